@@ -173,7 +173,6 @@ class Job:
 
     def keep_json(self, found: Any) -> None:
         """Write the only output of the job, whole or not at all."""
-        from gpufeed.core.file_writes import whole
+        from gpufeed.core.file_writes import write_whole
 
-        with whole(self.output[0]) as partial:
-            partial.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_whole(self.output[0], json.dumps(found, indent=1) + "\n")

@@ -20,7 +20,7 @@ from gpufeed.core.plan_side_by_side import block_of, words
 from gpufeed.core.record import Record
 from gpufeed.core.registry import store_in
 from gpufeed.loaders.base import LoadRequest
-from gpufeed.stores.cache_format import read_info
+from gpufeed.stores.cache_format import CacheInfo
 from gpufeed.system import gpu_locks
 from gpufeed.system.environment import environment, filesystem
 from gpufeed.system.telemetry import wanted
@@ -185,7 +185,7 @@ def dataset_facts(request: LoadRequest, stores: Stores) -> dict[str, Any]:
         "width": width,
         "quarantined": len(broken),
         "examples": broken[:SHOWN],
-        "cache": read_info(stores.cache).decoder_version if stores.cache else None,
+        "cache": CacheInfo.read(stores.cache).decoder_version if stores.cache else None,
         "filesystem": filesystem(store[1] if store else manifest.files_root()),
     }
 

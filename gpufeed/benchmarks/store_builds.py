@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,7 +26,7 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.stores.cache_fill import decoder
 from gpufeed.stores.cache_format import CacheInfo
 from gpufeed.stores.decoded_cache import build, threads_of
-from gpufeed.system.build_once import one_builder
+from gpufeed.system.build_once import scratch_folder
 from gpufeed.system.host_memory import keep_freed_blocks
 
 SCHEMA_VERSION = 1
@@ -39,38 +39,6 @@ LOOK_S = 0.002  # how often the device is asked for its free memory: a call of a
 log = logging.getLogger("gpufeed")
 
 
-@dataclass
-class BuildTimes:
-    """The builds of one decoder. Fields as in gpufeed/core/schemas/build.schema.yaml."""
-
-    experiment: str
-    dataset: str
-    decoder: str
-    cores_asked: str  # all | one
-    attempt: int
-    planned_on: str
-    started_at: str
-    finished_at: str
-    environment: dict
-    status: str = "done"  # done | skipped | failed
-    sentence: str | None = None
-    decoder_version: str | None = None
-    cores: int | None = None
-    image: tuple[int, int] | None = None
-    real_files: int | None = None
-    builds: list[dict] = field(default_factory=list)
-    schema_version: int = SCHEMA_VERSION
-
-    def write(self, path: str | Path) -> None:
-        """Writes it as JSON, whole or not at all; raises GpufeedError if it breaks the schema."""
-        DOCUMENT.write(asdict(self), path)
-
-    @classmethod
-    def read(cls, path: str | Path) -> "BuildTimes":
-        """Reads what `write` wrote; raises GpufeedError if it is damaged or of another schema version."""
-        return cls(**DOCUMENT.read(path))
-
-
 def measure_build(
     manifest_path: str | Path,
     experiment: str,
@@ -81,17 +49,18 @@ def measure_build(
     planned_on: str,
     attempt: int = 1,
     threads: int = 1,
-) -> BuildTimes:
-    """Times the builds of one decoder; what the node lacks gives status `skipped`, an error `failed`.
+) -> dict[str, Any]:
+    """The builds (gpufeed/core/schemas/build.schema.yaml) of one decoder.
 
-    folder: where the caches are written, one at a time, and removed: in a folder with a name of its own, from
-    which a run clears what a killed one left. threads: cores of the job, of which cores_asked "one" uses one.
+    What the node lacks gives status `skipped`, an error `failed`. folder: where the caches are written, one
+    at a time, and removed: in a folder with a name of its own, from which a run clears what a killed one
+    left. threads: cores of the job, of which cores_asked "one" uses one.
     """
     keep_freed_blocks()
     started_at = now()
     manifest = Manifest.read(manifest_path)
     try:
-        with own_place(Path(folder) / f"{experiment}-{decoder_name}-{cores_asked}") as place:
+        with scratch_folder(Path(folder) / f"{experiment}-{decoder_name}-{cores_asked}") as place:
             found = timed(manifest, decoder_name, threads if cores_asked == "all" else 1, counts, place)
     except Skip as skip:
         found = {"status": "skipped", "sentence": str(skip)}
@@ -104,26 +73,28 @@ def measure_build(
 
     from gpufeed.system.environment import environment
 
-    return BuildTimes(
-        experiment=experiment,
-        dataset=manifest.info.dataset,
-        decoder=decoder_name,
-        cores_asked=cores_asked,
-        attempt=attempt,
-        planned_on=planned_on,
-        started_at=started_at,
-        finished_at=now(),
-        environment=environment(
-            torch.device("cuda", torch.cuda.current_device())
-            if on_device(decoder_name)
-            else torch.device("cpu")
-        ),
+    device = f"cuda:{torch.cuda.current_device()}" if on_device(decoder_name) else "cpu"
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "experiment": experiment,
+        "dataset": manifest.info.dataset,
+        "decoder": decoder_name,
+        "cores_asked": cores_asked,
+        "attempt": attempt,
+        "planned_on": planned_on,
+        "started_at": started_at,
+        "finished_at": now(),
+        "environment": environment(torch.device(device)),
+        "status": "done",
+        "sentence": None,
+        **dict.fromkeys(("decoder_version", "cores", "image", "real_files")),
+        "builds": [],
         **found,
-    )
+    }
 
 
 def timed(manifest: Manifest, decoder_name: str, cores: int, counts: list[int], place: Path) -> dict:
-    """The fields of BuildTimes that a decoder which can run has; raises Skip for one that cannot."""
+    """The fields that the builds of a decoder which can run have; raises Skip for one that cannot."""
     before = used_mib() if on_device(decoder_name) else None
     if decoder_name != STRIPS:
         decoder(decoder_name, threads_of(decoder_name, cores))  # raises Skip before anything is prepared
@@ -200,17 +171,6 @@ def prepared(
     yield lambda: build_from_strips(manifest, strips, path, device, cores, durable=False), strips_s
 
 
-@contextmanager
-def own_place(place: Path) -> Iterator[Path]:
-    """The folder `place`, empty at first and gone afterwards; another process that wants it waits."""
-    with one_builder(place):
-        shutil.rmtree(place, ignore_errors=True)
-        try:
-            yield place
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-
-
 def timed_round(build_once: Callable[[], CacheInfo]) -> tuple[float, CacheInfo]:
     """(seconds, sidecar) of one build with a new decoder."""
     decoder.cache_clear()
@@ -278,4 +238,4 @@ def for_job(job: Any) -> None:
     names, manifest = job.wildcards, job.input.manifest
     where = (names.experiment, names.decoder, names.cores, job.params.counts)
     times = measure_build(manifest, *where, Path(manifest).parent / "build_times", **job.asked)
-    job.keep(times, job.output[0], what=f"builds by {times.decoder}")
+    job.keep(times, job.output[0], DOCUMENT.write, f"builds by {names.decoder}")

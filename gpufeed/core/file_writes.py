@@ -1,8 +1,11 @@
-"""Files that are written whole or not at all, and errors of a full or read-only disk as a sentence."""
+"""Files that are written whole or not at all, their sha256, and errors of a full disk as a sentence."""
 
 import errno
+import hashlib
 import os
-from collections.abc import Iterator
+import platform
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from gpufeed.core.errors import GpufeedError
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # full disk, quota reached, file size limit
 NO_ENTRY = {errno.EROFS, errno.EACCES, errno.EPERM}  # a disk or a folder that may not be written to
 PROBE = 2**16  # bytes: more than the part of a block that a full disk may have left
+PIECE = 2**24  # bytes that are read at a time for a digest
 
 
 def refusal(error: OSError, folder: str | Path) -> GpufeedError | None:
@@ -55,18 +59,31 @@ def enough_disk(folder: Path, file: Path | None = None) -> Iterator[None]:
         raise refusal(error, folder) from error
 
 
+def own_partial(path: Path) -> Path:
+    """A name beside `path` for what shall become it, which nobody else writes to.
+
+    It names the node, since there are file systems whose locks hold on one node only.
+    """
+    return path.with_name(f"{path.name}.{platform.node()}-{uuid.uuid4().hex[:8]}.partial")
+
+
 @contextmanager
-def whole(path: str | Path) -> Iterator[Path]:
+def whole(path: str | Path, shared: bool = False, durable: bool = False) -> Iterator[Path]:
     """Yields the name of a file beside `path`, which has that name after the block, and goes where it raises.
 
-    Makes the folder. A disk that is full or read-only is a GpufeedError.
+    Makes the folder. shared: several processes may write `path` at once, each under a name of its own.
+    durable: waits until the disk has the file, so that no crash of the node leaves a part of it. A disk that
+    is full or read-only is a GpufeedError.
     """
     path = Path(path)
-    partial = path.with_name(path.name + ".partial")
+    partial = own_partial(path) if shared else path.with_name(path.name + ".partial")
     try:
         with enough_disk(path.parent, partial):
             path.parent.mkdir(parents=True, exist_ok=True)
             yield partial
+            if durable:
+                with partial.open("r+b") as file:  # whichever process wrote to it
+                    os.fsync(file.fileno())
             os.replace(partial, path)
     except BaseException:
         with suppress(OSError):
@@ -74,7 +91,17 @@ def whole(path: str | Path) -> Iterator[Path]:
         raise
 
 
-def write_whole(path: str | Path, text: str) -> None:
+def write_whole(path: str | Path, text: str, shared: bool = False) -> None:
     """Writes `text` (UTF-8) beside `path` and renames it, so that a killed job leaves no half file."""
-    with whole(path) as partial:
+    with whole(path, shared) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def sha256_of(path: Path, alive: Callable[[], None] = lambda: None) -> str:
+    """Return the sha256 of a file in hex, as sha256sum gives it; alive is called for each PIECE of it."""
+    found, piece = hashlib.sha256(), memoryview(bytearray(PIECE))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(piece):
+            found.update(piece[:count])
+            alive()
+    return found.hexdigest()

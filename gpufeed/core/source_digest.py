@@ -7,13 +7,15 @@ import ast
 import gc
 import hashlib
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from pathlib import Path
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import write_whole
 
 PACKAGE = Path(__file__).parents[1]
 # What beside the rooms, and of core, a job computes with. The rest of core plans, checks and writes
@@ -154,11 +156,8 @@ class SourceDigests:
 
     def _keep(self, path: Path) -> None:
         """Keep what was parsed, where the folder can be written to; jobs may do so at the same time."""
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        with suppress(OSError):
-            path.parent.mkdir(exist_ok=True)
-            partial.write_text(json.dumps(self._parsed), encoding="utf-8")
-            os.replace(partial, path)
+        with suppress(OSError, GpufeedError):
+            write_whole(path, json.dumps(self._parsed), shared=True)
         self._is_new = False
 
 

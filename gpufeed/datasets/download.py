@@ -5,7 +5,6 @@ a small JSON file beside it says which version of which URL they belong to, so t
 for the rest by Range and If-Range.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -23,7 +22,7 @@ import urllib3
 from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import NO_ROOM, enough_disk
+from gpufeed.core.file_writes import NO_ROOM, enough_disk, sha256_of
 
 CONNECT_S, READ_S = 20, 60  # give up waiting for a connection, for the next bytes
 WINDOW_S, SLOWEST = 60, 1024  # a server slower than this many bytes/s over the window counts as stalled
@@ -220,12 +219,6 @@ class SourceFile:
     urls: tuple[str, ...] = ()
     sha256: str | None = None
     size: int | None = None
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fetch(

@@ -5,7 +5,6 @@ uint8) and the number of dimensions, then each dimension as a big-endian uint32,
 """
 
 import gzip
-import os
 import struct
 from dataclasses import dataclass
 from math import prod
@@ -15,10 +14,10 @@ import numpy as np
 from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import whole
 from gpufeed.datasets.archive import reading
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import checksums, png, staging
-from gpufeed.system.build_once import own_partial
 
 FILES = {
     "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
@@ -120,12 +119,8 @@ def read_idx(path: Path, dimensions: int, most: int = MOST_BYTES) -> np.ndarray:
 def write_idx(array: np.ndarray, path: Path) -> None:
     """Writes a uint8 array as a gzipped idx file, whole or not at all; the same bytes each time."""
     header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    partial = own_partial(path)
-    try:
+    with whole(path, shared=True) as partial:
         partial.write_bytes(gzip.compress(header + array.tobytes(), mtime=0))
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _malformed(path: Path, found: str, expected: str) -> GpufeedError:

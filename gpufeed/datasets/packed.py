@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import IO
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import NO_ROOM, enough_disk, whole
+from gpufeed.core.file_writes import NO_ROOM, enough_disk, own_partial, whole, write_whole
 from gpufeed.datasets.archive import DAMAGE, is_plain_name
-from gpufeed.system.build_once import one_builder, own_partial
+from gpufeed.system.build_once import one_builder
 
 FORMS = ("folders", "packed")  # what `data_form` of the config may be
 IMAGES, MANIFEST = "images", "manifest.parquet"
@@ -76,21 +76,13 @@ def pack(stage: Path, out: Path) -> Packed:
     """
     archive, manifest = out / ARCHIVE, (stage / MANIFEST).read_bytes()
     with enough_disk(out):
-        out.mkdir(parents=True, exist_ok=True)
-        partial = out / f"{ARCHIVE}.partial"
-        try:
-            with partial.open("wb") as file:
-                files, size, through = write_tar(stage, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, archive)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        with whole(archive, durable=True) as partial, partial.open("wb") as file:
+            files, size, through = write_tar(stage, file)
         hashes = (through.sha256.hexdigest(), hashlib.sha256(manifest).hexdigest())
         about = Packed(files, size, through.bytes, *hashes)
-        write_whole(out / SIDECAR, (json.dumps(asdict(about), indent=1) + "\n").encode())
-        write_whole(out / MANIFEST, manifest)
+        write_whole(out / SIDECAR, json.dumps(asdict(about), indent=1) + "\n")
+        with whole(out / MANIFEST) as partial:
+            partial.write_bytes(manifest)
     return about
 
 
@@ -133,12 +125,6 @@ def checked(name: str, where: Path) -> str:
             "prepare the dataset again: snakemake --forcerun prepare_dataset",
         )
     return name
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a small file, whole or not at all."""
-    with whole(path) as partial:
-        partial.write_bytes(data)
 
 
 def clear(out: Path) -> None:

@@ -20,7 +20,7 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.packed import ELSEWHERE, place
 from gpufeed.datasets.quantity import copied, limited, repeated
 from gpufeed.datasets.quarantine import quarantine
-from gpufeed.system.build_once import one_builder, own_partial
+from gpufeed.system.build_once import scratch_folder
 
 log = logging.getLogger("gpufeed")
 
@@ -54,7 +54,7 @@ def prepare(
     packed.clear(out)
     if form == "folders":
         return laid_out(out, *given)
-    with staged(dataset) as stage:
+    with scratch_folder(place() / f"{dataset}-prepare") as stage:  # on this node's own disk
         with advised():
             manifest = laid_out(stage, *given)
         keep_the_rest(stage, out)
@@ -88,19 +88,6 @@ def laid_out(
     manifest.info = replace(manifest.info, resize=resize, source=source)
     manifest.write()
     return manifest
-
-
-@contextmanager
-def staged(dataset: str) -> Iterator[Path]:
-    """An empty folder on this node's own disk, of which nothing is left; what a killed job left goes, too."""
-    name = place() / f"{dataset}-prepare"
-    with one_builder(name):
-        stage = own_partial(name)
-        try:
-            stage.mkdir()
-            yield stage
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
 
 
 @contextmanager

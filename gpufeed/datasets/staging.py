@@ -12,9 +12,8 @@ import pandas as pd
 from PIL import Image
 
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.file_writes import enough_disk
+from gpufeed.core.file_writes import enough_disk, sha256_of
 from gpufeed.datasets.archive import is_plain_name
-from gpufeed.datasets.download import sha256_of
 from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
 
 NO_SHAPE = (0, 0, 0)

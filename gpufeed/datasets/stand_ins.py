@@ -19,10 +19,10 @@ from tqdm import tqdm
 
 from gpufeed.core.compose import shipped
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import whole
+from gpufeed.core.file_writes import sha256_of, whole
 from gpufeed.datasets import cifar10, cifar10_jpeg, tiny_imagenet
 from gpufeed.datasets.archive import members
-from gpufeed.datasets.download import SourceFile, fetch, sha256_of
+from gpufeed.datasets.download import SourceFile, fetch
 
 TOP = "tiny-imagenet-200/"
 WNIDS = """

@@ -23,8 +23,9 @@ from gpufeed.datasets import image_folder
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import permutation
 from gpufeed.loaders.resident import SHARE_OF_FREE, copy_rows, free_bytes
+from gpufeed.stores.base import info_path, manifest_digest
 from gpufeed.stores.cache_fill import decoder
-from gpufeed.stores.cache_format import info_path, manifest_digest, open_cache, read_info
+from gpufeed.stores.cache_format import CacheInfo, open_cache
 from gpufeed.stores.decoded_cache import able, build, check_share
 from gpufeed.system.build_once import one_builder
 from gpufeed.system.devices import resolve_device
@@ -108,7 +109,7 @@ class GPUOnlyDataset(Dataset):
         if found is None:
             share = max_quarantined_share if plain else None
             found = pixels.build(asked, workers or cores_allowed(), share)
-        self.cache, about = found.path, read_info(found.path)
+        self.cache, about = found.path, CacheInfo.read(found.path)
         self.quarantined = about.quarantined
         check_share(self.quarantined, about.count, max_quarantined_share)
         whole = ~self.manifest.table["path"].iloc[self.ids].isin([one["path"] for one in self.quarantined])

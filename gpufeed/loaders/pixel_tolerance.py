@@ -7,7 +7,7 @@ from pathlib import Path
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.decoders.base import Decoder, Tolerance
 from gpufeed.loaders.base import Loader
-from gpufeed.stores.cache_format import read_info
+from gpufeed.stores.cache_format import CacheInfo
 
 DATALOADER_DECODER = "pillow"  # of loaders/samples.py
 # An image that libjpeg scales down while it decodes: of 24 photographs, each brought to 224 pixels, up to 49
@@ -50,7 +50,7 @@ def reduces(name: str, loader: Loader) -> bool:
 def of_whole_images(name: str, loader: Loader, cache: Path | None) -> PixelSource:
     """As pixel_source, of a loader whose samples are whole images."""
     if LOADERS[name].decoded:
-        info = read_info(cache)
+        info = CacheInfo.read(cache)
         tolerance = info.tolerance or load("decoder", info.decoder).tolerance
         return PixelSource(info.decoder, info.decoder_version, tolerance)
     made = getattr(loader, "library", None)  # a streaming loader has its decoder at hand

@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from gpufeed.core.errors import GpufeedError, import_or_skip
 from gpufeed.loaders.base import PEERS, Batch, LoadRequest, OrderedLoader, empty_batch, epoch_order
 from gpufeed.loaders.samples import HostBatch, HostBatches, Samples, collate, copied
-from gpufeed.stores.shards_store import REMAKE, Shard, open_shards
+from gpufeed.stores.shards_store import Shard, ShardsInfo, open_shards
 
 BUFFER, INITIAL = 1000, 100  # samples that webdataset shuffles among, and that it waits for before the first
 NONE = np.empty(0, dtype=np.int64)
@@ -233,7 +233,7 @@ def noted(urls: Iterable[dict], opened: list[str]) -> Iterator[dict]:
 
 def wrong(file: str, found: str, expected: str) -> GpufeedError:
     """The error for a shard that is not the one of the index."""
-    return GpufeedError(f"{file}: {found}", expected, REMAKE)
+    return ShardsInfo.wrong(f"{file}: {found}", expected)
 
 
 def as_it_is(chunk):

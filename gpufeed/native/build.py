@@ -15,8 +15,9 @@ import torch
 
 from gpufeed.core import retry_policy
 from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.file_writes import sha256_of, whole
 from gpufeed.native import library as sources
-from gpufeed.native.library import NAME, About, checksum, read_about, refusal
+from gpufeed.native.library import NAME, About, read_about, refusal
 from gpufeed.native.toolkit import (
     Toolkit,
     architectures,
@@ -26,7 +27,7 @@ from gpufeed.native.toolkit import (
     version_line,
     wheel_includes,
 )
-from gpufeed.system.build_once import one_builder, own_partial
+from gpufeed.system.build_once import one_builder
 
 log = logging.getLogger("gpufeed")
 OTHER_COMPILER = "name another compiler by CXX or CUDA_HOME"
@@ -208,17 +209,12 @@ def run_compilers(planned: Plan, folder: Path, jobs: int | None) -> Path:
 
 def keep(compiled: Path, about: About, folder: Path) -> Built:
     """Copies the library into the folder and describes it there, each file whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
     library = folder / f"{NAME}.so"
-    partial = own_partial(library)
-    try:
+    with whole(library, shared=True) as partial:
         shutil.copyfile(compiled, partial)
-        whole = About(**{**vars(about), "library": checksum(partial)})
-        os.replace(partial, library)
-    finally:
-        partial.unlink(missing_ok=True)
-    whole.write(library)
-    return Built(library, whole)
+        about = replace(about, library=sha256_of(partial))
+    about.write(library)
+    return Built(library, about)
 
 
 def build_or_say(

@@ -1,14 +1,13 @@
 """The extension's sources, the built library, and the JSON file that says what it was built from and for."""
 
 import json
-import os
 from dataclasses import asdict, dataclass, fields, replace
-from hashlib import sha256
 from pathlib import Path
 
 import torch
 
 from gpufeed.core import source_digest
+from gpufeed.core.file_writes import sha256_of, write_whole
 
 FOLDER = Path(__file__).with_name("csrc")
 
@@ -52,9 +51,7 @@ class About:
 
     def write(self, library: Path) -> None:
         """Writes the JSON beside the library, which is then complete."""
-        partial = about_path(library).with_name(f".{NAME}.{os.getpid()}.partial")
-        partial.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        os.replace(partial, about_path(library))
+        write_whole(about_path(library), json.dumps(asdict(self), indent=2) + "\n", shared=True)
 
     def same_build(self, other: "About") -> bool:
         """Whether both come from the same sources, torch and toolkit, for the same architectures."""
@@ -98,16 +95,12 @@ def refusal(library: Path) -> str | None:
     if about.library is None:
         return about.lack()
     try:
-        found = checksum(library)
+        found = sha256_of(library)
     except OSError as error:
         return f"{library} cannot be read ({error.strerror}): {again}."
     if found != about.library:
         return f"{library} is not the file that {about_path(library).name} describes: {again}."
     return None
-
-
-def checksum(library: Path) -> str:
-    return sha256(library.read_bytes()).hexdigest()
 
 
 def runs_on(capability: tuple[int, int], architectures: tuple[str, ...]) -> bool:

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 
 from gpufeed.core.errors import GpufeedError, Skip, first_line
+from gpufeed.core.file_writes import sha256_of
 from gpufeed.native import gradients
 from gpufeed.native.build import build, extension_folder, plan
-from gpufeed.native.library import BUILD_AGAIN, NAME, About, checksum, read_about, refusal, runs_on
+from gpufeed.native.library import BUILD_AGAIN, NAME, About, read_about, refusal, runs_on
 from gpufeed.system.build_once import one_builder
 
 log = logging.getLogger("gpufeed")
@@ -110,7 +111,7 @@ def load_from(path: Path) -> None:
         raise GpufeedError(f"no file {path}", f"a {NAME}.so", "build it (snakemake's rule build_extension)")
     sentence, about = refusal(path), read_about(path)
     if current.library is not None:
-        if sentence or not (about.same_build(current.about) or checksum(path) == current.about.library):
+        if sentence or not (about.same_build(current.about) or sha256_of(path) == current.about.library):
             raise GpufeedError(
                 f"{path} to be loaded beside {current.library}" + (f" ({sentence})" if sentence else ""),
                 "one library a process",

@@ -1,18 +1,18 @@
 """Build the cache, a dataset decoded once to one array; cache_format.py reads and verifies it."""
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.file_writes import enough_disk
+from gpufeed.core.file_writes import sha256_of, whole
 from gpufeed.core.registry import load, takes_gpu
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.quarantine import too_many
 from gpufeed.decoders.base import Tolerance
+from gpufeed.stores.base import build_once, manifest_digest
 from gpufeed.stores.cache_fill import (
     Undecodable,
     allocate,
@@ -23,17 +23,8 @@ from gpufeed.stores.cache_fill import (
     fill_scaled,
     write_rows,
 )
-from gpufeed.stores.cache_format import (
-    CacheInfo,
-    file_digest,
-    info_path,
-    manifest_digest,
-    open_cache,
-    read_info,
-    write_info,
-)
+from gpufeed.stores.cache_format import CacheInfo, open_cache
 from gpufeed.stores.scaled_cache import ScaledImages, short_side_of
-from gpufeed.system.build_once import one_builder, own_partial
 
 SHOWN = 20  # undecodable images in an error message; the log has them all
 FALLBACKS = ("simplejpeg", "pillow")  # where the decoder that was asked for cannot run, the fastest first
@@ -72,7 +63,7 @@ def build_scaled(manifest: Manifest, path: str | Path, short_side: int, workers:
             raise cannot_decode(undecodable, len(manifest))
         return []
 
-    source = Source(name, ours.version(), ours.tolerance)
+    source = {"decoder": name, "decoder_version": ours.version(), "tolerance": ours.tolerance}
     return store(manifest, Path(path), fill, source, True, (ScaledImages.of(manifest, short_side).total,))
 
 
@@ -146,7 +137,8 @@ def build(
             check_share(found, len(manifest), max_quarantined_share)
         return found
 
-    source = Source(decoder_name, ours.version(), ours.tolerance, asked_for, because)
+    source = {"decoder": decoder_name, "decoder_version": ours.version(), "tolerance": ours.tolerance}
+    source |= {"asked_for": asked_for, "because": because}
     return store(manifest, Path(path), fill, source, durable)
 
 
@@ -166,7 +158,8 @@ def build_from_rows(
     takes that of the registered decoder `decoder_name`. durable: as `build`. Raises GpufeedError if a sample
     is missing.
     """
-    source = Source(decoder_name, version, tolerance or load("decoder", decoder_name).tolerance)
+    tolerance = tolerance or load("decoder", decoder_name).tolerance
+    source = {"decoder": decoder_name, "decoder_version": version, "tolerance": tolerance}
 
     def fill(target: Path) -> list[dict[str, str]]:
         write_rows(target, batches)
@@ -175,72 +168,40 @@ def build_from_rows(
     return store(manifest, Path(path), fill, source, durable)
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where the pixels come from, in the fields of CacheInfo that say so."""
-
-    decoder: str
-    decoder_version: str
-    tolerance: Tolerance
-    asked_for: str | None = None
-    because: str | None = None
-
-
 def store(
     manifest: Manifest,
     path: Path,
     fill: Callable[[Path], list[dict[str, str]]],
-    source: Source,
+    source: dict[str, Any],
     durable: bool,
     shape: tuple[int, ...] | None = None,
 ) -> CacheInfo:
     """Has `fill` write the pixels into a file beside `path`; puts it in place with, last, its sidecar.
 
-    `fill` returns the images that it could not decode, for CacheInfo.quarantined. shape: of the array; None
-    where all images are of one size.
+    `fill` returns the images that it could not decode, for CacheInfo.quarantined. source: the fields of
+    CacheInfo that say where the pixels come from. shape: of the array; None where all images are of one size.
     Of several processes that want the cache at once, one builds it and the others use it.
     """
     shape = shape or (len(manifest), *manifest.image_size(), 3)
-    with enough_disk(path.parent), one_builder(path) as waited:
-        if waited and (info := finished(manifest, path, source.decoder)):
-            return info
-        info_path(path).unlink(missing_ok=True)
-        partial = own_partial(path)
-        try:
+
+    def make() -> CacheInfo:
+        with whole(path, shared=True, durable=durable) as partial:
             allocate(partial, shape)
             quarantined = fill(partial)
-            info = CacheInfo(
-                **vars(source),
+            return CacheInfo(
+                **source,
                 manifest_sha256=manifest_digest(manifest),
                 count=len(manifest),
                 shape=shape,
-                sha256=file_digest(partial),
+                sha256=sha256_of(partial),
                 quarantined=quarantined,
             )
-            if durable:
-                sync(partial)
-            os.replace(partial, path)
-            write_info(info, info_path(path))
-        finally:
-            partial.unlink(missing_ok=True)
-    return info
 
-
-def finished(manifest: Manifest, path: Path, decoder_name: str) -> CacheInfo | None:
-    """The sidecar of the cache at `path` if that is this manifest's, by this decoder; else None."""
-    try:
+    def finished() -> CacheInfo:
         open_cache(path, manifest)
-        info = read_info(path)
-    except GpufeedError:
-        return None
-    return info if info.decoder == decoder_name else None
+        return CacheInfo.read(path)
 
-
-def sync(path: Path) -> None:
-    """Waits until the disk has the file, whichever process wrote to it, so that no crash of the node can
-    leave the name of a finished cache on a part of it."""
-    with path.open("r+b") as file:
-        os.fsync(file.fileno())
+    return build_once(path, make, finished, {"decoder": source["decoder"]})
 
 
 def check_share(quarantined: list[dict[str, str]], count: int, max_share: float) -> None:

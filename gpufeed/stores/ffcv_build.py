@@ -18,14 +18,13 @@ import numpy as np
 from simplejpeg import decode_jpeg
 from tqdm import tqdm
 
-from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import enough_disk
+from gpufeed.core.file_writes import sha256_of, whole
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import bad_file
 from gpufeed.decoders.encoded_file import JPEG_KINDS, read_file, read_header
 from gpufeed.decoders.pillow import PillowDecoder, resized
+from gpufeed.stores.base import build_once, manifest_digest
 from gpufeed.stores.cache_fill import CHUNK
-from gpufeed.stores.cache_format import file_digest, info_path, manifest_digest, write_info
 from gpufeed.stores.ffcv_store import (
     JPEG,
     MAX_RESOLUTION,
@@ -39,7 +38,6 @@ from gpufeed.stores.ffcv_store import (
     rewritten,
     write_beton,
 )
-from gpufeed.system.build_once import one_builder, own_partial
 from gpufeed.system.processes import run
 
 TO_RGB = JPEG_KINDS | {"jpeg RGB"}  # that libjpeg-turbo turns into RGB by itself; simplejpeg does CMYK, too
@@ -53,35 +51,22 @@ def build(manifest: Manifest, path: str | Path, workers: int = 1) -> BetonInfo:
     worker.
     """
     path = Path(path)
-    with enough_disk(path.parent), one_builder(path) as waited:
-        if waited and (info := finished(manifest, path)):
-            return info
-        info_path(path).unlink(missing_ok=True)
-        partial, one = own_partial(path), one_size(manifest)
+
+    def make() -> BetonInfo:
+        one = one_size(manifest)
         page = page_for(3 * one[0] * one[1]) if one else PAGE
-        try:
+        with whole(path, shared=True) as partial:
             jpegs = write_beton(partial, samples(manifest, one, page, workers), manifest.labels(), page)
-            info = BetonInfo(
+            return BetonInfo(
                 manifest_sha256=manifest_digest(manifest),
                 count=len(manifest),
                 jpegs=jpegs,
                 size=partial.stat().st_size,
-                sha256=file_digest(partial),
+                sha256=sha256_of(partial),
                 max_resolution=None if one else MAX_RESOLUTION,
             )
-            os.replace(partial, path)
-            write_info(info, info_path(path))
-        finally:
-            partial.unlink(missing_ok=True)
-    return info
 
-
-def finished(manifest: Manifest, path: Path) -> BetonInfo | None:
-    """The sidecar of the file at `path` if that is this manifest's; else None."""
-    try:
-        return open_beton(path, manifest)
-    except GpufeedError:
-        return None
+    return build_once(path, make, lambda: open_beton(path, manifest))
 
 
 def one_size(manifest: Manifest) -> tuple[int, int] | None:

@@ -5,20 +5,17 @@ Source: ffcv/types.py, ffcv/writer.py and ffcv/memory_allocator.py of FFCV 1.0.2
 images again, needs FFCV on the node that prepares a dataset, and waits for ever for a worker that has died.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import cv2
 import numpy as np
 
-from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Tolerance
-from gpufeed.stores.cache_format import check_manifest, info_path
+from gpufeed.stores.base import StoreInfo
 from gpufeed.system import random_draws
 
 PAGE = 2**23  # bytes: FFCV's own; data of one sample lie in one page
@@ -109,22 +106,21 @@ def rewritten(sample_id: int, image: np.ndarray) -> Stored:
     return Stored(JPEG, height, width, data.tobytes())
 
 
-REMAKE = "move the folder of the .beton file away and build it again"
-PIECE = 2**24  # bytes that are read at a time for a digest
 # FFCV asks libjpeg-turbo for its fast transform: at most 6 off, and 1.9 in the mean over an image (0.95 over
 # all), in 22,000 images of Tiny ImageNet; up to 13 in synthetic ones of quality 95, 90 in noise of 100.
 TOLERANCE = Tolerance(16, 3.0)
 
 
-@dataclass(frozen=True)
-class BetonInfo:
+@dataclass(frozen=True, kw_only=True)
+class BetonInfo(StoreInfo):
     """What the sidecar says. jpegs: samples that are JPEGs, the others are pixels.
 
     size: of the .beton file, in bytes. max_resolution: most pixels of a long side, where images were scaled
     down to it and encoded again; None where JPEGs are the files that they were.
     """
 
-    manifest_sha256: str
+    word: ClassVar[str] = "the .beton file"
+
     count: int
     jpegs: int
     size: int
@@ -142,40 +138,18 @@ class BetonInfo:
         )
 
 
-def read_info(path: Path) -> BetonInfo:
-    """Reads the sidecar of the file `path`; raises GpufeedError if there is none that is whole."""
-    try:
-        return BetonInfo(**json.loads(info_path(path).read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise GpufeedError(
-            f"no readable {info_path(path)} ({error})", "a .beton file that was built to its end", REMAKE
-        ) from error
-
-
 def open_beton(path: str | Path, manifest: Manifest) -> BetonInfo:
     """What the file `path` holds; raises GpufeedError unless it is there, whole in size, of this manifest."""
     path = Path(path)
-    info = read_info(path)
-    check_manifest(path, info.manifest_sha256, manifest, REMAKE)
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise GpufeedError(f"no readable {path} ({error.strerror})", "a .beton file", REMAKE) from error
-    if size != info.size:
-        raise GpufeedError(f"{size} bytes in {path}", str(info.size), REMAKE)
+    info = BetonInfo.read_for(path, manifest)
+    info.check_size(path, info.size)
     return info
 
 
 def verify_bytes(path: str | Path, manifest: Manifest, alive: Callable[[], None] = lambda: None) -> None:
     """Reads the whole file; raises GpufeedError unless it is the one that was built.
 
-    alive: called for each PIECE, for who must hear that this goes on.
+    alive: as in `sha256_of`.
     """
-    path = Path(path)
-    info, found = open_beton(path, manifest), hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            found.update(piece)
-            alive()
-    if found.hexdigest() != info.sha256:
-        raise GpufeedError(f"sha256 {found.hexdigest()} of {path}", info.sha256, REMAKE)
+    info = open_beton(path, manifest)
+    info.check_bytes(Path(path), info.sha256, alive)

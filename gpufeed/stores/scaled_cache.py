@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.stores.cache_format import REMAKE, open_cache
+from gpufeed.stores.cache_format import CacheInfo, open_cache
 
 NAME = re.compile(r"short(\d+)\.npy")
 
@@ -54,5 +53,5 @@ def open_scaled(path: str | Path, manifest: Manifest) -> tuple[np.memmap, Scaled
     path = Path(path)
     pixels, images = open_cache(path, manifest), ScaledImages.of(manifest, short_side_of(path) or 0)
     if pixels.shape != (images.total,):
-        raise GpufeedError(f"{pixels.shape} bytes in {path}", f"{images.total}", REMAKE)
+        raise CacheInfo.wrong(f"{pixels.shape} bytes in {path}", images.total)
     return pixels, images

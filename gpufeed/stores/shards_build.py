@@ -17,12 +17,11 @@ import numpy as np
 from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import enough_disk
+from gpufeed.core.file_writes import sha256_of, whole
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.encoded_file import read_file
-from gpufeed.stores.cache_format import manifest_digest, write_info
-from gpufeed.stores.shards_store import Shard, ShardsInfo, digest, open_shards, sample_name
-from gpufeed.system.build_once import one_builder, own_partial
+from gpufeed.stores.base import build_once, manifest_digest
+from gpufeed.stores.shards_store import Shard, ShardsInfo, open_shards, sample_name
 from gpufeed.system.processes import run
 
 # Whole shards are shared among worker processes: 64 are as many for each of 1, 2, 4, 8, 16, 32 or 64 of them.
@@ -58,29 +57,18 @@ def build(
     path = Path(path)
     splits = list(dict.fromkeys(manifest.table["split"] if splits is None else splits))
     asked = {"splits": splits, "seed": seed, "shards_per_split": shards_per_split}
-    with enough_disk(path.parent), one_builder(path) as waited:
-        if waited and (info := finished(manifest, path, asked)):
-            return info
-        path.unlink(missing_ok=True)
+
+    def make() -> ShardsInfo:
         plan = list(planned(manifest, splits, shards_per_split, seed))
         made_of = {**asked, "manifest_sha256": manifest_digest(manifest)}
         shards = write_shards(manifest, plan, path, made_of, workers)
-        info = ShardsInfo(**made_of, shards=shards)
-        write_info(info, path)
-        journal_path(path).unlink(missing_ok=True)
         own = {path.with_name(shard.name) for shard in shards}
         for other in {*path.parent.glob("*.tar"), *path.parent.glob("*.tar.*.partial")} - own:
             other.unlink(missing_ok=True)  # of an earlier set, or of a build that was killed
-    return info
+        journal_path(path).unlink(missing_ok=True)
+        return ShardsInfo(**made_of, shards=shards)
 
-
-def finished(manifest: Manifest, path: Path, asked: dict) -> ShardsInfo | None:
-    """The index at `path` if that is this manifest's, built as asked; else None."""
-    try:
-        info = open_shards(path, manifest).info
-    except GpufeedError:
-        return None
-    return info if asked.items() <= vars(info).items() else None
+    return build_once(path, make, lambda: open_shards(path, manifest).info, asked)
 
 
 def planned(manifest: Manifest, splits: Sequence[str], least: int, seed: int) -> Iterator[Planned]:
@@ -129,10 +117,9 @@ def write_shards(
 
 def still_there(found: Shard, shard: Planned, path: Path) -> bool:
     """Whether a shard of the journal is the planned one, whole."""
-    try:
-        return found.ids == shard.ids and digest(path.with_name(found.name)) == found.sha256
-    except GpufeedError:
-        return False
+    with suppress(OSError):
+        return found.ids == shard.ids and sha256_of(path.with_name(found.name)) == found.sha256
+    return False
 
 
 def journal_path(path: Path) -> Path:
@@ -163,16 +150,11 @@ def write_shard(target: Path, files: list[str], names: list[str]) -> tuple[int, 
 
     Times, owners and modes are the same for all. Raises GpufeedError for a file that cannot be read.
     """
-    partial = own_partial(target)
-    try:
+    with whole(target, shared=True) as partial:
         with tarfile.open(partial, "w", format=tarfile.USTAR_FORMAT) as tar:
             for file, name in zip(files, names, strict=True):
                 add(tar, name, read_file(file))
-        found = partial.stat().st_size, digest(partial)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return found
+        return partial.stat().st_size, sha256_of(partial)
 
 
 def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:

@@ -5,20 +5,13 @@ Each shard is a plain tar file of one split, whose members are named by sample i
 without it counts as unfinished.
 """
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
-import numpy as np
-
-from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.stores.cache_format import check_manifest
-
-REMAKE = "move the folder of the shards away and build them again"
-PIECE = 2**24  # bytes that are read at a time for a digest
+from gpufeed.stores.base import PartsInfo
 
 
 @dataclass(frozen=True)
@@ -32,15 +25,18 @@ class Shard:
     sha256: str
 
 
-@dataclass(frozen=True)
-class ShardsInfo:
+@dataclass(frozen=True, kw_only=True)
+class ShardsInfo(PartsInfo):
     """What the index says: what the set was made from and how, and its shards."""
 
-    manifest_sha256: str
-    splits: list[str]
-    seed: int
+    word: ClassVar[str] = "the shards"
+
     shards_per_split: int
     shards: list[Shard]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        return cls(**{**data, "shards": [Shard(**shard) for shard in data["shards"]]})
 
 
 @dataclass(frozen=True)
@@ -52,9 +48,7 @@ class ShardSet:
 
     def of_split(self, split: str) -> list[Shard]:
         """The shards of one split; raises GpufeedError for a split that the set was not built for."""
-        if split not in self.info.splits:
-            raise unknown("split", split, self.info.splits, where=str(self.path))
-        return [shard for shard in self.info.shards if shard.split == split]
+        return self.info.of_split(self.info.shards, split, self.path)
 
     def file(self, shard: Shard) -> Path:
         """Where a shard stands."""
@@ -67,17 +61,6 @@ def sample_name(sample_id: int, path: str) -> str:
     return f"{sample_id:09d}.{kind or 'bin'}"
 
 
-def read_info(path: Path) -> ShardsInfo:
-    """Reads an index; raises GpufeedError if there is none that is whole."""
-    try:
-        data = json.loads(path.read_text())
-        return ShardsInfo(**{**data, "shards": [Shard(**shard) for shard in data["shards"]]})
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise GpufeedError(
-            f"no readable {path} ({error})", "shards that were built to their end", REMAKE
-        ) from error
-
-
 def open_shards(path: str | Path, manifest: Manifest, verify: bool = False) -> ShardSet:
     """Opens the shard set whose index is `path`.
 
@@ -85,49 +68,24 @@ def open_shards(path: str | Path, manifest: Manifest, verify: bool = False) -> S
     verify=True also every byte. Raises GpufeedError if something differs.
     """
     path = Path(path)
-    opened = ShardSet(path, read_info(path))
-    check_manifest(path, opened.info.manifest_sha256, manifest, REMAKE)
-    for shard in opened.info.shards:
-        check_size(opened.file(shard), shard.size)
-    check_ids(opened, manifest)
+    info = ShardsInfo.read_for(path, manifest)
+    opened = ShardSet(path, info)
+    for shard in info.shards:
+        info.check_size(opened.file(shard), shard.size)
+    for split in info.splits:
+        info.check_ids(path, manifest, [split], [shard.ids for shard in opened.of_split(split)])
     if verify:
         verify_bytes(opened)
     return opened
 
 
-def check_size(file: Path, expected: int) -> None:
-    """Raises GpufeedError unless the file is there, of so many bytes."""
-    try:
-        size = file.stat().st_size
-    except OSError as error:
-        raise GpufeedError(f"no readable {file} ({error.strerror})", "a shard", REMAKE) from error
-    if size != expected:
-        raise GpufeedError(f"{size} bytes in {file}", str(expected), REMAKE)
-
-
-def check_ids(shards: ShardSet, manifest: Manifest) -> None:
-    """Raises GpufeedError unless each split's shards hold each of its samples once."""
-    for split in shards.info.splits:
-        expected = manifest.ids(split)
-        found = np.sort([i for shard in shards.of_split(split) for i in shard.ids])
-        if not np.array_equal(found, expected):
-            distinct = len(np.unique(found))
-            raise GpufeedError(
-                f"{len(found)} sample ids of split {split} in {shards.path}, {distinct} of them distinct",
-                f"each of its {len(expected)} samples once",
-                REMAKE,
-            )
-
-
 def verify_bytes(shards: ShardSet, alive: Callable[[], None] = lambda: None) -> None:
     """Reads every shard; raises GpufeedError unless it is the one that was built.
 
-    alive: called for each PIECE, for who must hear that this goes on.
+    alive: as in `sha256_of`.
     """
     for shard in shards.info.shards:
-        file = shards.file(shard)
-        if (found := digest(file, alive)) != shard.sha256:
-            raise GpufeedError(f"sha256 {found} of {file}", shard.sha256, REMAKE)
+        shards.info.check_bytes(shards.file(shard), shard.sha256, alive)
 
 
 def verify(path: str | Path, manifest: Manifest, alive: Callable[[], None] = lambda: None) -> None:
@@ -139,16 +97,3 @@ def files_of_split(path: str | Path, manifest: Manifest, split: str) -> list[Pat
     """The shards that hold a split."""
     opened = open_shards(path, manifest)
     return [opened.file(shard) for shard in opened.of_split(split)]
-
-
-def digest(file: Path, alive: Callable[[], None] = lambda: None) -> str:
-    """sha256 of a shard; raises GpufeedError if it cannot be read."""
-    found = hashlib.sha256()
-    try:
-        with file.open("rb") as opened:
-            while piece := opened.read(PIECE):
-                found.update(piece)
-                alive()
-    except OSError as error:
-        raise GpufeedError(f"no readable {file} ({error.strerror})", "a shard", REMAKE) from error
-    return found.hexdigest()

@@ -7,7 +7,6 @@ of its files; a file that does not survive this is left over, with the reason.
 
 import hashlib
 import logging
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +17,14 @@ import numpy as np
 from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import enough_disk
+from gpufeed.core.file_writes import sha256_of, whole
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.jpeg_parser import Jpeg, Kind, Refused, parse
 from gpufeed.decoders.simplejpeg import decode_jpeg
 from gpufeed.decoders.strip_joiner import join, kind_digest
+from gpufeed.stores.base import build_once, manifest_digest
 from gpufeed.stores.cache_fill import CHUNK
-from gpufeed.stores.cache_format import file_digest, info_path, manifest_digest, write_info
 from gpufeed.stores.strips_store import Strip, StripsInfo, index_path, open_strips, write_index
-from gpufeed.system.build_once import one_builder, own_partial
 from gpufeed.system.processes import run
 
 IMAGES_PER_STRIP = 256
@@ -99,17 +97,14 @@ def build(
         raise GpufeedError("no split", "at least one", "name a split, or none at all for every split")
     ids = {split: manifest.ids(split) for split in splits}
     asked = {"splits": splits, "seed": seed, "images_per_strip": images_per_strip}
-    with enough_disk(path.parent), one_builder(path) as waited:
-        if waited and (info := finished(manifest, path, asked)):
-            return info
-        info_path(path).unlink(missing_ok=True)
-        partial, index_partial = own_partial(path), own_partial(index_path(path))
-        try:
-            totals = Totals()
+
+    def make() -> StripsInfo:
+        totals = Totals()
+        with whole(path, shared=True) as partial, whole(index_path(path), shared=True) as index:
             plan = list(group(manifest, ids, images_per_strip, workers, seed, totals))
             digest = write_strips(manifest, plan, partial, workers, totals)
-            write_index(totals.strips, index_partial)
-            info = StripsInfo(
+            write_index(totals.strips, index)
+            return StripsInfo(
                 **asked,
                 manifest_sha256=manifest_digest(manifest),
                 count=sum(map(len, ids.values())),
@@ -119,25 +114,11 @@ def build(
                 entropy_bytes=totals.entropy_bytes,
                 strip_bytes=totals.strip_bytes,
                 sha256=digest,
-                index_sha256=file_digest(index_partial),
+                index_sha256=sha256_of(index),
                 left_over={reason: sorted(group) for reason, group in sorted(totals.left_over.items())},
             )
-            os.replace(partial, path)
-            os.replace(index_partial, index_path(path))
-            write_info(info, info_path(path))
-        finally:
-            partial.unlink(missing_ok=True)
-            index_partial.unlink(missing_ok=True)
-    return info
 
-
-def finished(manifest: Manifest, path: Path, asked: dict) -> StripsInfo | None:
-    """The sidecar of the strip set at `path` if that is this manifest's, built as asked; else None."""
-    try:
-        info = open_strips(path, manifest).info
-    except GpufeedError:
-        return None
-    return info if asked.items() <= vars(info).items() else None
+    return build_once(path, make, lambda: open_strips(path, manifest).info, asked)
 
 
 @dataclass(frozen=True)

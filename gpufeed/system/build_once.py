@@ -8,10 +8,11 @@ import platform
 import shutil
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from gpufeed.core.file_writes import own_partial
 
 STALE_S = 86_400  # a partial file of another node that nobody has written to for so long has no owner
 
@@ -80,9 +81,16 @@ def take(lock: int, path: Path) -> bool:
     return waited
 
 
-def own_partial(path: Path) -> Path:
-    """A name beside `path` for what shall become it, which nobody else writes to.
+@contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """An empty folder beside `path`, of which nothing is left; another process that asks for `path` waits.
 
-    It names the node, since there are file systems whose locks hold on one node only.
+    What a killed process left goes, too.
     """
-    return path.with_name(f"{path.name}.{platform.node()}-{uuid.uuid4().hex[:8]}.partial")
+    with one_builder(path):
+        folder = own_partial(path)
+        try:
+            folder.mkdir()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

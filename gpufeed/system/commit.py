@@ -10,6 +10,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from gpufeed.core.file_writes import write_whole
+
 FILE = Path("gpufeed/_commit.json")  # never committed: git ignores it
 PARTS = ("gpufeed", "rules", "workflow", "config", "tests", "Snakefile")
 CODE = {".py", ".smk", ".yaml", ".cpp", ".cu", ".cuh", ".h", ".j2", ".css", ".js"}
@@ -36,9 +38,8 @@ def checkout(root: Path) -> tuple[str | None, bool | None]:
 def write(root: Path, commit: str, dirty: bool | None, parts: tuple[str, ...] = PARTS) -> None:
     """Writes FILE for the code at `root` as it is now, whole or not at all, of the parts that are there."""
     digests = {part: digest(root / part) for part in parts if (root / part).exists()}
-    partial = root / f"{FILE}.partial"
-    partial.write_text(json.dumps({"commit": commit, "dirty": dirty, "parts": digests}, indent=1) + "\n")
-    os.replace(partial, root / FILE)
+    about = {"commit": commit, "dirty": dirty, "parts": digests}
+    write_whole(root / FILE, json.dumps(about, indent=1) + "\n")
 
 
 def digest(part: Path) -> str:

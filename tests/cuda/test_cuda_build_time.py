@@ -11,7 +11,7 @@ import torch
 from hostile_fixtures import available, photo, saved
 from image_fixtures import MEAN, STD
 
-from gpufeed.benchmarks.store_builds import measure_build, peak_mib, used_mib
+from gpufeed.benchmarks.store_builds import DOCUMENT, measure_build, peak_mib, used_mib
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 
@@ -32,12 +32,12 @@ def test_a_gpu_decoder_s_builds(name, tmp_path):
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         arguments = (path, "demo", name, "all", [20, 3000], tmp_path / "out", "here")
         times = process.submit(measure_build, *arguments, threads=2).result()
-    times.write(tmp_path / "times.json")
-    assert (times.status, times.sentence) == ("done", None)
-    assert [(build["count"], build["files"]) for build in times.builds] == [(20, 20), (3000, 50)]
-    assert times.environment["gpu"] is not None
+    DOCUMENT.write(times, tmp_path / "times.json")
+    assert (times["status"], times["sentence"]) == ("done", None)
+    assert [(build["count"], build["files"]) for build in times["builds"]] == [(20, 20), (3000, 50)]
+    assert times["environment"]["gpu"] is not None
     # a call's images are 12 MiB; the libraries keep buffers of their own
-    assert 1 < times.builds[1]["gpu_buffers_mib"] < 8192
+    assert 1 < times["builds"][1]["gpu_buffers_mib"] < 8192
 
 
 def settled() -> float:

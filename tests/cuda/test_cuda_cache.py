@@ -13,7 +13,7 @@ from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.stores import cache_fill
-from gpufeed.stores.cache_format import open_cache, read_info
+from gpufeed.stores.cache_format import CacheInfo, open_cache
 from gpufeed.stores.decoded_cache import build, build_from_rows, build_or_fall_back
 
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
@@ -90,7 +90,7 @@ def test_a_broken_file_is_named_and_nothing_is_left(name, manifest, tmp_path):
 def test_built_by_the_decoder_that_was_asked_for(manifest, tmp_path):
     available("dali_gpu")
     build_or_fall_back(manifest, "dali_gpu", tmp_path / "dali_gpu.npy", workers=2)
-    info = read_info(tmp_path / "dali_gpu.npy")
+    info = CacheInfo.read(tmp_path / "dali_gpu.npy")
     assert (info.decoder, info.asked_for, info.because) == ("dali_gpu", None, None)
 
 

@@ -18,7 +18,7 @@ from gpufeed.decoders.fallback import resize_tolerance
 from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.loaders import gpu_only_dataset
 from gpufeed.loaders.gpu_only_dataset import DECODING_BYTES, GPUOnlyDataset
-from gpufeed.stores.cache_format import open_cache, read_info
+from gpufeed.stores.cache_format import CacheInfo, open_cache
 
 COUNT, SIDE = 60, 64
 SIZE = (48, 40)
@@ -43,7 +43,7 @@ def test_the_split_is_on_the_gpu(manifest, use_gpu_decode):
     assert data.device.type == "cuda"
     assert data.images.device == data.labels.device == data.device
     assert data.images.is_contiguous(memory_format=torch.channels_last)
-    assert read_info(data.cache).decoder == decoder.name
+    assert CacheInfo.read(data.cache).decoder == decoder.name
     right = np.array(open_cache(data.cache, manifest))[data.ids].transpose(0, 3, 1, 2)
     assert np.array_equal(data.images.cpu().numpy(), right)
     seen = 0
@@ -101,7 +101,7 @@ def test_dali_decodes_and_resizes_a_plain_folder(wild, decoded):
     data = GPUOnlyDataset(wild, dtype=torch.float16, **OPTIONS)
     assert data.cache.name == "dali_gpu-48x40.npy"
     assert count(decoded) == len(data) + 1 == 41
-    assert read_info(data.cache).tolerance == tolerance
+    assert CacheInfo.read(data.cache).tolerance == tolerance
     assert [one["path"] for one in data.quarantined] == ["a/broken.jpg"]
     names = data.manifest.table["path"].tolist()
     for i, image in zip(data.ids, data.images.cpu(), strict=True):

@@ -10,7 +10,7 @@ from data_fixtures import jpeg, write_zip
 from hostile_fixtures import huge_jpeg
 from workflow_fixtures import TINY
 
-from gpufeed.benchmarks.store_builds import BuildTimes
+from gpufeed.benchmarks.store_builds import DOCUMENT
 from gpufeed.datasets.manifest import Manifest
 
 pytestmark = pytest.mark.slow
@@ -78,13 +78,13 @@ def test_broken_files_and_timed_builds_reach_the_report(workflow, tmp_path):
         assert "simplejpeg builds the cache instead" in log
         assert facts["cache"].startswith("simplejpeg")
     times = {
-        name: BuildTimes.read(flow.folder / f"results/builds/tiny/{name}.json")
+        name: DOCUMENT.read(flow.folder / f"results/builds/tiny/{name}.json")
         for name in ("simplejpeg-all", "dali_gpu-all", "opencv-one")
     }
-    assert times["dali_gpu-all"].status == ("done" if torch.cuda.is_available() else "skipped")
+    assert times["dali_gpu-all"]["status"] == ("done" if torch.cuda.is_available() else "skipped")
     for name, cores in (("simplejpeg-all", 2), ("opencv-one", 1)):
-        assert times[name].cores == cores
-        assert [(build["count"], build["files"]) for build in times[name].builds] == [(30, 30), (100, 52)]
+        assert times[name]["cores"] == cores
+        assert [(build["count"], build["files"]) for build in times[name]["builds"]] == [(30, 30), (100, 52)]
     page = (flow.folder / "results/report.html").read_text()
     assert "Building the cache" in page
     assert "100 (repeats of 52 real files)" in page

@@ -21,7 +21,8 @@ from gpufeed.decoders.base import sum_tallies
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.loaders.pixel_tolerance import PixelSource, pixel_source
-from gpufeed.stores.cache_format import manifest_digest, open_cache, read_info
+from gpufeed.stores.base import manifest_digest
+from gpufeed.stores.cache_format import CacheInfo, open_cache
 from gpufeed.system.devices import resolve_device
 from gpufeed.system.environment import cores_allowed, environment
 from gpufeed.system.timing import synchronise
@@ -88,7 +89,7 @@ def reference_facts(task: Task, bench: Bench) -> dict[str, str | None]:
     if task.reference is None:
         version, manifest = PillowDecoder().version(), manifest_digest(bench.request.manifest)
         return {"decoder_version": version, "sha256": None, "manifest_sha256": manifest}
-    info = read_info(Path(task.reference))
+    info = CacheInfo.read(Path(task.reference))
     return {name: getattr(info, name) for name in ("decoder_version", "sha256", "manifest_sha256")}
 
 

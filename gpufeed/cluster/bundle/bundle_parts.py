@@ -18,12 +18,13 @@ from gpufeed.cluster.bundle.contents import ROOT, constraints
 from gpufeed.core.cells import source_options
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import sha256_of
 from gpufeed.core.plan_builds import planned_builds
 from gpufeed.core.plan_decoding import settings as sweep_settings
 from gpufeed.core.plan_plugins import references_of
 from gpufeed.core.references import files_of
 from gpufeed.core.registry import DERIVED
-from gpufeed.datasets.download import SourceFile, fetch, sha256_of
+from gpufeed.datasets.download import SourceFile, fetch
 
 EXTRAS = ("inference", "tracking", "peers", "dev")
 WHEELS_AT_ONCE = 8  # packages that pip is asked for at once: a run that is killed loses no more

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gpufeed.cluster.bundle.contents import ROOT
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import whole
 from gpufeed.system.commit import FILE, checkout, git, write
 
 TOP = "gpufeed"  # the one folder that an archive unpacks to
@@ -41,15 +42,9 @@ def pack(root: Path, archive: Path | None = None) -> str:
     if archive is None:
         return f"{FILE}: {said}"
     names = [name for name in listed.split("\0") if name and os.path.lexists(root / name)]
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    partial = archive.with_name(archive.name + ".partial")
-    try:
-        with tarfile.open(partial, "w:gz") as packed:
-            for name in [*names, FILE.as_posix()]:
-                packed.add(root / name, f"{TOP}/{name}", recursive=False)
-        os.replace(partial, archive)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole(archive) as partial, tarfile.open(partial, "w:gz") as packed:
+        for name in [*names, FILE.as_posix()]:
+            packed.add(root / name, f"{TOP}/{name}", recursive=False)
     return f"{archive}: {len(names) + 1} files in the folder {TOP}, {said}"
 
 

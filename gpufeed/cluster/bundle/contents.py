@@ -4,14 +4,13 @@ python -m gpufeed.cluster.bundle.contents FOLDER 12|13: can `make setup OFFLINE=
 It runs in a Python into which nothing was installed, and needs the standard library only.
 """
 
-import hashlib
 import json
-import os
 import sys
 import sysconfig
 from pathlib import Path
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import sha256_of, write_whole
 from gpufeed.core.folders import check_checkout
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -19,12 +18,6 @@ SUMS = "SHA256SUMS"  # as sha256sum writes and reads it
 ABOUT = "bundle.json"
 COPY = "copy the folder again, by rsync -a --checksum"
 PARTS = ("archives", "plugins", "wheels")
-
-
-def sha256(path: Path) -> str:
-    """The checksum of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def constraints(cuda: str, root: Path = ROOT) -> Path:
@@ -38,7 +31,7 @@ def this_node(cuda: str, root: Path = ROOT) -> dict[str, str]:
         "cuda": cuda,
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "platform": sysconfig.get_platform(),
-        "constraints": sha256(constraints(cuda, root)),
+        "constraints": sha256_of(constraints(cuda, root)),
     }
 
 
@@ -46,10 +39,8 @@ def seal(folder: Path, about: dict[str, str]) -> None:
     """Writes bundle.json, then the checksums of all files: what has them is whole."""
     (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
     files = [folder / ABOUT, *(path for part in PARTS for path in sorted((folder / part).rglob("*")))]
-    lines = [f"{sha256(path)}  {path.relative_to(folder)}\n" for path in files if path.is_file()]
-    partial = folder / f".{SUMS}.partial"
-    partial.write_text("".join(lines))
-    os.replace(partial, folder / SUMS)
+    lines = [f"{sha256_of(path)}  {path.relative_to(folder)}\n" for path in files if path.is_file()]
+    write_whole(folder / SUMS, "".join(lines))
 
 
 def check(folder: Path, cuda: str, root: Path = ROOT) -> int:
@@ -63,7 +54,9 @@ def check(folder: Path, cuda: str, root: Path = ROOT) -> int:
     rows = [line.partition("  ") for line in (folder / SUMS).read_text(errors="replace").splitlines()]
     if not any(name == ABOUT for _, _, name in rows):
         raise GpufeedError(f"{folder / SUMS} does not name {ABOUT}", "a file that was copied whole", COPY)
-    wrong = [name for sum_, _, name in rows if not (folder / name).is_file() or sha256(folder / name) != sum_]
+    wrong = [
+        name for sum_, _, name in rows if not (folder / name).is_file() or sha256_of(folder / name) != sum_
+    ]
     if wrong:
         shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} others" if len(wrong) > 3 else "")
         raise GpufeedError(

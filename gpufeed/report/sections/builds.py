@@ -1,10 +1,10 @@
 """Build times of caches as rows of a table, and what they say of the decoders' memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from gpufeed.benchmarks.store_builds import BuildTimes
+from gpufeed.benchmarks.store_builds import DOCUMENT
 from gpufeed.report.load_records import read_documents
 from gpufeed.report.wording import plural
 
@@ -16,31 +16,31 @@ def section(paths: Iterable[Path], experiment: str, planned: Sequence[str] = ())
 
     planned: <decoder>-<cores> of the builds that it plans.
     """
-    documents = read_documents("builds", paths, experiment, BuildTimes.read, planned)
+    documents = read_documents("builds", paths, experiment, DOCUMENT.read, planned)
     if not documents:
         return None
     for _, times in documents.found:
-        if times.sentence:
-            documents.add_trouble(times.status, times.decoder, times.sentence)
-    rows = [row(times, one) for _, times in documents.found for one in times.builds]
+        if times["sentence"]:
+            documents.add_trouble(times["status"], times["decoder"], times["sentence"])
+    rows = [row(times, one) for _, times in documents.found for one in times["builds"]]
     rows.sort(key=lambda row: (row["count"], -row["images_per_s"]))
     told = {"troubles": documents.troubles, "missing": documents.missing}
     return {"rows": rows, "memory": memory(rows), **told}
 
 
-def row(times: BuildTimes, one: dict) -> dict:
+def row(times: Mapping, one: Mapping) -> dict:
     """One entry of `builds`, as words and numbers.
 
     strips: seconds of making the strips before, where it builds from strips.
     """
     count, files, rounds = one["count"], one["files"], one["rounds_s"]
-    gpu, mib = times.environment["gpu"], one["gpu_buffers_mib"]
-    cpu = times.environment["cpu"]
+    gpu, mib = times["environment"]["gpu"], one["gpu_buffers_mib"]
+    cpu = times["environment"]["cpu"]
     return {
         "count": count,
         "images": f"{count:,}" if files == count else f"{count:,} (repeats of {files:,} real files)",
-        "decoder": times.decoder_version,
-        "cores": plural(times.cores, "core"),
+        "decoder": times["decoder_version"],
+        "cores": plural(times["cores"], "core"),
         "seconds": f"{median(rounds):.2f} ({min(rounds):.2f} to {max(rounds):.2f})",
         "strips": "" if one["strips_s"] is None else f"{one['strips_s']:.2f}",
         "n": len(rounds),

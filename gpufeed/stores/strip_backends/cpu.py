@@ -1,8 +1,6 @@
 """Strips on the CPU: one long call of libjpeg-turbo a strip, in threads, since it gives up the lock."""
 
-import itertools
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,9 +10,7 @@ from gpufeed.core.errors import GpufeedError, import_or_skip
 from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.simplejpeg import decode_jpeg
 from gpufeed.stores.strip_backends.base import StripBackend, rows_of
-from gpufeed.stores.strips_store import REMAKE, Strip, StripSet
-
-AHEAD = 2  # strips in flight a thread: one decoding and one waiting
+from gpufeed.stores.strips_store import Strip, StripsInfo
 
 
 def decode_strip(data, strip: Strip, fancy: bool = True, out: np.ndarray | None = None) -> np.ndarray:
@@ -39,36 +35,9 @@ def decode_strip(data, strip: Strip, fancy: bool = True, out: np.ndarray | None 
 
 def damaged(strip: Strip, found: str) -> GpufeedError:
     """The error for a strip whose bytes have changed."""
-    return GpufeedError(
-        f"the strip at byte {strip.offset} is damaged: {found}", f"a JPEG of uint8 {strip.shape}", REMAKE
+    return StripsInfo.wrong(
+        f"the strip at byte {strip.offset} is damaged: {found}", f"a JPEG of uint8 {strip.shape}"
     )
-
-
-def decode_strips(
-    strips: StripSet, threads: int = 1, chosen: Sequence[Strip] | None = None, fancy: bool = True
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (sample ids int64 (N,), images uint8 (N, H, W, 3)) a strip, in order.
-
-    threads: decoding threads; twice as many strips at most are in memory beside the one handed out.
-    chosen: which strips, in which order; None is all. Raises GpufeedError for a damaged strip.
-    """
-    if threads < 1:
-        raise GpufeedError(f"{threads} decoding threads", "at least one", "ask for one or more threads")
-
-    def work(strip: Strip) -> tuple[np.ndarray, np.ndarray]:
-        return strip.ids, decode_strip(strips.read(strip), strip, fancy)
-
-    rest = iter(strips.strips if chosen is None else chosen)
-    with ThreadPoolExecutor(threads) as pool:
-        waiting = deque(pool.submit(work, strip) for strip in itertools.islice(rest, AHEAD * threads))
-        try:
-            while waiting:
-                done = waiting.popleft().result()
-                waiting.extend(pool.submit(work, strip) for strip in itertools.islice(rest, 1))
-                yield done
-        finally:  # an error, or nobody wants the rest
-            for future in waiting:
-                future.cancel()
 
 
 class CpuStrips(StripBackend):

@@ -14,8 +14,8 @@ from gpufeed.core.config import check, planned
 from gpufeed.core.config_sources import training_images
 from gpufeed.core.dataset_size import Amount, taken
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import sha256_of
 from gpufeed.datasets import quarantine
-from gpufeed.datasets.download import sha256_of
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.prepare import prepare
 from gpufeed.datasets.quantity import chosen

@@ -14,8 +14,8 @@ from PIL import Image
 
 from gpufeed.core.compose import shipped
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import sha256_of
 from gpufeed.datasets import cifar10_jpeg, stand_ins
-from gpufeed.datasets.download import sha256_of
 
 TOP = stand_ins.TOP
 

@@ -20,7 +20,7 @@ from gpufeed.decoders.pillow import resized
 from gpufeed.loaders.resident import ResidentLoader
 from gpufeed.loaders.samples import Samples
 from gpufeed.stores import cache_fill
-from gpufeed.stores.cache_format import open_cache, read_info
+from gpufeed.stores.cache_format import CacheInfo, open_cache
 from gpufeed.stores.decoded_cache import build
 
 SIZE = (24, 32)
@@ -64,7 +64,7 @@ def test_every_decoder_builds_the_cache(name, workers, manifest, tmp_path, monke
     wrong = [tolerance.exceeded(image, right) for image, right in pairs]
     assert wrong == [None] * len(SIDES)
     allowed = decoder.tolerance.then(resize_tolerance(SIZE)) if name.startswith("dali") else decoder.tolerance
-    assert read_info(tmp_path / f"{name}.npy").tolerance == allowed
+    assert CacheInfo.read(tmp_path / f"{name}.npy").tolerance == allowed
 
 
 def test_pillow_s_cache_is_exact(manifest, tmp_path):

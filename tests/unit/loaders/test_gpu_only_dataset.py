@@ -16,7 +16,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.prepare import prepare
 from gpufeed.loaders import gpu_only_dataset
 from gpufeed.loaders.gpu_only_dataset import GPUOnlyDataset
-from gpufeed.stores.cache_format import read_info
+from gpufeed.stores.cache_format import CacheInfo
 from gpufeed.stores.decoded_cache import build
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -90,7 +90,7 @@ def test_max_samples_draws_the_same_ones(manifest):
 def test_the_cache_is_built_once_and_again_for_another_manifest(manifest):
     data = dataset(manifest)
     built = data.cache.stat().st_mtime_ns
-    assert read_info(data.cache).decoder == "simplejpeg"
+    assert CacheInfo.read(data.cache).decoder == "simplejpeg"
     assert dataset(manifest, split="test").cache.stat().st_mtime_ns == built
     manifest.table.loc[data.ids[0], "label"] += 1
     changed = dataset(manifest)
@@ -106,7 +106,10 @@ def test_without_a_gpu_the_cpu_decodes_and_holds(manifest, caplog):
     assert "finds no CUDA GPU here" in caplog.text
     assert "simplejpeg builds the cache instead" in caplog.text
     assert data.cache.name == "simplejpeg.npy"
-    assert (read_info(data.cache).decoder, read_info(data.cache).asked_for) == ("simplejpeg", "dali_gpu")
+    assert (CacheInfo.read(data.cache).decoder, CacheInfo.read(data.cache).asked_for) == (
+        "simplejpeg",
+        "dali_gpu",
+    )
     assert torch.equal(data[5][0], expected(data.ids[5]))
 
 

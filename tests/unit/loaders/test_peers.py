@@ -22,7 +22,7 @@ from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.pixel_tolerance import pixel_source
 from gpufeed.loaders.spdl_batches import Ffmpeg
 from gpufeed.stores.cache_format import open_cache
-from gpufeed.stores.shards_store import open_shards, read_info
+from gpufeed.stores.shards_store import ShardsInfo, open_shards
 
 PACKAGES = {"spdl": ["spdl.io", "spdl.pipeline"], "webdataset": ["webdataset"]}
 
@@ -311,7 +311,7 @@ def damaged(data: bytes, damage: str) -> bytes:
 @pytest.mark.parametrize("damage", ["ends early", "no tar", "empty", "other name", "cut", "gone"])
 def test_a_damaged_shard_is_named(manifest, damage, workers):
     path = manifest.root / "shards" / "shards.json"
-    bad = path.with_name(read_info(path).shards[2].name)
+    bad = path.with_name(ShardsInfo.read(path).shards[2].name)
     loader = opened(
         "webdataset", request(manifest, None, workers=workers, prefetch_factor=2 if workers else None)
     )
@@ -363,7 +363,7 @@ def test_the_verdict_on_shards_reads_every_byte(manifest):
     assert len(open_cache(cache, manifest)) == len(manifest)
     assert judged(task_for(manifest, cache, "webdataset")).status == "passed"
     path = manifest.root / "shards" / "shards.json"
-    bad = path.with_name(read_info(path).shards[0].name)
+    bad = path.with_name(ShardsInfo.read(path).shards[0].name)
     data = bytearray(bad.read_bytes())
     data[-1] ^= 1  # behind the end of the archive, where nobody reads
     bad.write_bytes(bytes(data))

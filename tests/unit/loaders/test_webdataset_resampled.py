@@ -12,7 +12,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import load
 from gpufeed.decoders.pillow import rgb
 from gpufeed.loaders.webdataset_resampled import ResampledLoader
-from gpufeed.stores.shards_store import read_info
+from gpufeed.stores.shards_store import ShardsInfo
 
 pytest.importorskip("webdataset")
 WORKERS = {"workers": 2, "prefetch_factor": 2, "persistent_workers": True}
@@ -102,7 +102,7 @@ def test_an_evaluation_has_every_sample_once_and_a_training_promises_no_order(ma
 def test_after_an_error_a_stream_begins_and_no_epoch_is_empty(tmp_path):
     made = write_dataset(tmp_path / "tiny")
     index = write_shards(made)
-    shard = index.with_name(read_info(index).shards[2].name)
+    shard = index.with_name(ShardsInfo.read(index).shards[2].name)
     whole = shard.read_bytes()
     with ResampledLoader(request(made, None, **WORKERS)) as loader:
         shard.write_bytes(whole[:700])

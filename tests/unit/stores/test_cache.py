@@ -15,9 +15,11 @@ from hostile_fixtures import available
 from image_fixtures import pixels, write_cache, write_dataset
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import sha256_of
 from gpufeed.stores import cache_fill
+from gpufeed.stores.base import info_path
 from gpufeed.stores.cache_fill import Rows
-from gpufeed.stores.cache_format import file_digest, info_path, open_cache
+from gpufeed.stores.cache_format import open_cache
 from gpufeed.stores.decoded_cache import build, build_from_rows
 from gpufeed.system.processes import run
 
@@ -39,7 +41,7 @@ def test_pixels_in_sample_order(manifest, tmp_path, workers, monkeypatch):
     assert array.dtype == np.uint8
     assert np.array_equal(array, np.stack([pixels(i, 8) for i in range(29)]))
     assert np.array_equal(np.load(path), array)
-    assert json.loads(info_path(path).read_text())["sha256"] == file_digest(path)
+    assert json.loads(info_path(path).read_text())["sha256"] == sha256_of(path)
     assert sorted(p.name for p in tmp_path.glob("pillow*")) == ["pillow.json", "pillow.npy"]
 
 
@@ -92,7 +94,7 @@ def test_sidecar_that_is_not_whole(manifest, text):
     info_path(path).unlink()
     if text is not None:
         info_path(path).write_text(text)
-    with pytest.raises(GpufeedError, match="built to its end"):
+    with pytest.raises(GpufeedError, match="built to the end"):
         open_cache(path, manifest)
 
 
@@ -101,7 +103,7 @@ def test_failed_rebuild_leaves_no_finished_cache(manifest):
     manifest.paths()[0].unlink()
     with pytest.raises(GpufeedError):
         build(manifest, "pillow", path)
-    with pytest.raises(GpufeedError, match="built to its end"):
+    with pytest.raises(GpufeedError, match="built to the end"):
         open_cache(path, manifest)
 
 

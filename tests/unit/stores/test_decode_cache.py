@@ -17,7 +17,8 @@ from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.pixel_tolerance import pixel_source
 from gpufeed.stores import cache_fill, decoded_cache
-from gpufeed.stores.cache_format import info_path, open_cache, read_info
+from gpufeed.stores.base import info_path
+from gpufeed.stores.cache_format import CacheInfo, open_cache
 from gpufeed.stores.decoded_cache import build, build_or_fall_back
 from gpufeed.system import processes
 
@@ -146,7 +147,7 @@ def test_another_decoder_builds_where_the_one_asked_for_cannot(
     caplog.set_level(logging.INFO, "gpufeed")
     path = tmp_path / "dali_gpu.npy"
     build_or_fall_back(manifest, "dali_gpu", path, workers=2)
-    info = read_info(path)
+    info = CacheInfo.read(path)
     assert (info.decoder, info.asked_for) == (by, "dali_gpu")
     assert info.decoder_version.startswith(by)
     assert info.because == "This decoder is not for this node."
@@ -156,15 +157,17 @@ def test_another_decoder_builds_where_the_one_asked_for_cannot(
 
 def test_the_decoder_that_can_build_does(manifest, tmp_path):
     build_or_fall_back(manifest, "opencv", tmp_path / "opencv.npy")
-    info = read_info(tmp_path / "opencv.npy")
+    info = CacheInfo.read(tmp_path / "opencv.npy")
     assert (info.decoder, info.asked_for, info.because) == ("opencv", None, None)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_the_sidecar_says_how_far_its_pixels_may_be_from_pillow_s(name, manifest, tmp_path):
     decoder, path = available(name), tmp_path / f"{name}.npy"
-    assert build(manifest, name, path) == read_info(path)
-    assert read_info(path).tolerance == pixel_source("resident", None, path).tolerance == decoder.tolerance
+    assert build(manifest, name, path) == CacheInfo.read(path)
+    assert (
+        CacheInfo.read(path).tolerance == pixel_source("resident", None, path).tolerance == decoder.tolerance
+    )
 
 
 def test_a_sidecar_without_a_tolerance_has_that_of_its_decoder(manifest, tmp_path):

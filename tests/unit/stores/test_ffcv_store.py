@@ -18,9 +18,9 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.prepare import prepare
 from gpufeed.decoders.pillow import resized, rgb
 from gpufeed.stores import ffcv_store as beton
-from gpufeed.stores.cache_format import info_path
+from gpufeed.stores.base import info_path
 from gpufeed.stores.ffcv_build import build
-from gpufeed.stores.ffcv_store import TOLERANCE, open_beton, read_info, verify_bytes
+from gpufeed.stores.ffcv_store import TOLERANCE, BetonInfo, open_beton, verify_bytes
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_lossless_files_stand_as_their_pixels(manifest):
     assert [np.frombuffer(one, np.uint8).reshape(8, 8, 3).tolist() for one in data] == [
         rgb(file.read_bytes()).tolist() for file in manifest.paths()
     ]
-    info = read_info(path)
+    info = BetonInfo.read(path)
     assert (info.count, info.jpegs, info.size) == (len(manifest), 0, path.stat().st_size)
 
 
@@ -86,9 +86,9 @@ def taken(root, data: bytes) -> bool:
     image = rgb(data)
     path = write_beton(of_files(root, data, size=image.shape[:2]))
     rows, (found,) = contents(path)
-    assert found == (data if read_info(path).jpegs else image.tobytes())
-    assert rows["image"]["mode"].tolist() == [beton.JPEG if read_info(path).jpegs else beton.PIXELS]
-    return read_info(path).jpegs == 1
+    assert found == (data if BetonInfo.read(path).jpegs else image.tobytes())
+    assert rows["image"]["mode"].tolist() == [beton.JPEG if BetonInfo.read(path).jpegs else beton.PIXELS]
+    return BetonInfo.read(path).jpegs == 1
 
 
 def test_a_jpeg_that_the_fast_transform_spoils_stands_as_pixels(tmp_path):
@@ -124,7 +124,7 @@ def test_images_of_several_sizes_are_stored_as_ffcvs_writer_does_it(tmp_path):
     manifest, images = mixed(tmp_path / "mixed")
     path = write_beton(manifest)
     rows, data = contents(path)
-    info = read_info(path)
+    info = BetonInfo.read(path)
     assert (info.max_resolution, info.jpegs) == (500, (rows["image"]["mode"] == beton.JPEG).sum())
     assert 0 < info.jpegs < len(rows)
     assert rows["label"].tolist() == manifest.labels().tolist()
@@ -145,7 +145,7 @@ def test_half_of_the_images_of_several_sizes_are_jpegs_whatever_builds_them(tmp_
     infos = [build(manifest, tmp_path / str(n) / "images.beton", workers=n) for n in (1, 2)]
     assert infos[0] == infos[1]
     assert infos[0].in_words.startswith("a file with long sides of at most 500 pixels, ")
-    assert read_info(write_beton(write_dataset(tmp_path / "equal"))).in_words is None
+    assert BetonInfo.read(write_beton(write_dataset(tmp_path / "equal"))).in_words is None
 
 
 def test_a_line_of_pixels_stays_one(tmp_path):

@@ -12,7 +12,7 @@ from gpufeed.datasets.image_folder import reorganise
 from gpufeed.decoders.pillow import resized, rgb
 from gpufeed.loaders import host_cache, scaled_crops
 from gpufeed.loaders.scaled_crops import HostCacheCrops
-from gpufeed.stores.cache_format import read_info
+from gpufeed.stores.cache_format import CacheInfo
 from gpufeed.stores.decoded_cache import build_named
 from gpufeed.stores.scaled_cache import ScaledImages, open_scaled
 
@@ -33,7 +33,7 @@ def path(manifest):
 
 def test_each_image_lies_at_its_place_as_pillow_resizes_it(manifest, path):
     pixels, images = open_scaled(path, manifest)
-    assert read_info(path).decoder == "simplejpeg"
+    assert CacheInfo.read(path).decoder == "simplejpeg"
     shrunk = kept = 0
     for sample_id, file in enumerate(manifest.paths()):
         place, size = images.place(sample_id)

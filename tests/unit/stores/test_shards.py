@@ -19,7 +19,7 @@ from image_fixtures import write_dataset, write_files, write_shards
 from gpufeed.core.errors import GpufeedError
 from gpufeed.stores import shards_build as building
 from gpufeed.stores.shards_build import build, journal_path
-from gpufeed.stores.shards_store import open_shards, read_info, sample_name
+from gpufeed.stores.shards_store import ShardsInfo, open_shards, sample_name
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_journal_of_something_else_is_not_believed(manifest, tmp_path, line):
 
 def test_what_is_no_shard_set_of_this_manifest_is_refused(manifest, tmp_path):
     path = write_shards(manifest)
-    shard = path.with_name(read_info(path).shards[2].name)
+    shard = path.with_name(ShardsInfo.read(path).shards[2].name)
     data = shard.read_bytes()
     shard.write_bytes(data[:700] + b"x" + data[701:])
     open_shards(path, manifest)

@@ -12,7 +12,7 @@ from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.pillow import rgb
 from gpufeed.loaders.pixel_tolerance import pixel_source
 from gpufeed.stores import strips_to_cache
-from gpufeed.stores.cache_format import open_cache, read_info
+from gpufeed.stores.cache_format import CacheInfo, open_cache
 from gpufeed.stores.strip_backends import BACKENDS
 from gpufeed.stores.strip_backends.cpu import CpuStrips
 from gpufeed.stores.strips_build import build
@@ -31,8 +31,8 @@ def test_rows_are_the_samples(tmp_path, monkeypatch, call_bytes):
     images = open_cache(tmp_path / "cache/strips.npy", manifest, verify=True)
     expected = np.stack([rgb(path.read_bytes()) for path in manifest.paths()])
     assert np.array_equal(images[:, 1:-1], expected[:, 1:-1])
-    assert read_info(tmp_path / "cache/strips.npy").decoder == "strips"
-    assert read_info(tmp_path / "cache/strips.npy").decoder_version.startswith("strips by simplejpeg")
+    assert CacheInfo.read(tmp_path / "cache/strips.npy").decoder == "strips"
+    assert CacheInfo.read(tmp_path / "cache/strips.npy").decoder_version.startswith("strips by simplejpeg")
 
 
 def test_strips_of_one_split_do_not_make_a_whole_cache(tmp_path):

@@ -5,13 +5,13 @@ import zipfile
 import numpy as np
 import pandas as pd
 import pytest
-from image_fixtures import MEAN, STD
+from image_fixtures import MEAN, STD, strip_bytes
 
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import header_shape
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.decoders.simplejpeg import decode_jpeg
-from gpufeed.stores.strip_backends.cpu import decode_strips
+from gpufeed.stores.strip_backends.cpu import decode_strip
 from gpufeed.stores.strips_build import build
 from gpufeed.stores.strips_store import open_strips
 
@@ -44,8 +44,8 @@ def strips(manifest):
 def decoded(strips, fancy: bool) -> np.ndarray:
     """uint8 (N, 64, 64, 3) by sample id."""
     images = np.zeros((strips.info.count, 64, 64, 3), np.uint8)
-    for ids, rows in decode_strips(strips, threads=2, fancy=fancy):
-        images[ids] = rows
+    for strip in strips.strips:
+        images[strip.ids] = decode_strip(strip_bytes(strips, strip), strip, fancy)
     return images
 
 

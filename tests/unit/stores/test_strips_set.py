@@ -13,15 +13,15 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from image_fixtures import MEAN, STD
+from image_fixtures import MEAN, STD, strip_bytes
 from PIL import Image
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.simplejpeg import decode_jpeg
 from gpufeed.stores import strips_build as building
-from gpufeed.stores.cache_format import info_path
-from gpufeed.stores.strip_backends.cpu import decode_strip, decode_strips
+from gpufeed.stores.base import info_path
+from gpufeed.stores.strip_backends.cpu import decode_strip
 from gpufeed.stores.strips_build import build
 from gpufeed.stores.strips_store import index_path, open_strips
 
@@ -100,10 +100,11 @@ def test_every_sample_once_and_every_pixel_its_own(tmp_path_factory, kinds, imag
     info = build(manifest, root / "strips.bin", images_per_strip, seed=seed)
     strips = open_strips(root / "strips.bin", manifest, verify=True)
     seen = strips.left_over().tolist()
-    for ids, images in decode_strips(strips, threads=2, fancy=False):
-        assert 1 <= len(ids) <= images_per_strip
-        seen += ids.tolist()
-        for id, image in zip(ids, images, strict=True):
+    for strip in strips.strips:
+        assert 1 <= len(strip.ids) <= images_per_strip
+        seen += strip.ids.tolist()
+        images = decode_strip(strip_bytes(strips, strip), strip, fancy=False)
+        for id, image in zip(strip.ids, images, strict=True):
             assert np.array_equal(image, decode_jpeg((root / f"{id}.jpg").read_bytes(), fancy=False))
     assert sorted(seen) == list(range(len(kinds)))
     assert info.joined + sum(map(len, info.left_over.values())) == info.count == len(kinds)
@@ -184,51 +185,35 @@ def test_nothing_to_join(tmp_path, path):
     info = build(manifest, path)
     strips = open_strips(path, manifest, verify=True)
     assert (info.strips, info.strip_bytes, strips.left_over().tolist()) == (0, 0, [0, 1, 2])
-    assert list(decode_strips(strips)) == []
+    assert strips.strips == []
 
 
 def test_decoding_into_a_buffer(manifest, path):
     build(manifest, path)
     strips = open_strips(path, manifest)
     strip = max(strips.strips, key=lambda strip: len(strip.ids))
-    bytes_buffer, out = np.zeros(strip.length + 5, np.uint8), np.zeros(strip.shape, np.uint8)
-    images = decode_strip(strips.read(strip, bytes_buffer), strip, out=out)
+    data, out = strip_bytes(strips, strip), np.zeros(strip.shape, np.uint8)
+    images = decode_strip(data, strip, out=out)
     assert np.shares_memory(images, out)
-    assert np.array_equal(out, decode_strip(strips.read(strip), strip))
+    assert np.array_equal(out, decode_strip(data, strip))
     with pytest.raises(ValueError, match="expected contiguous uint8"):
-        decode_strip(strips.read(strip), strip, out=out[:, ::-1])
-
-
-def test_chosen_strips_in_their_order_and_an_early_end(manifest, path):
-    build(manifest, path, images_per_strip=1)
-    strips = open_strips(path, manifest)
-    some = strips.of_split("test")[:3]
-    batches = decode_strips(strips, threads=2, chosen=some)
-    assert next(batches)[0].tolist() == some[0].ids.tolist()
-    batches.close()
-    assert [ids.tolist() for ids, _ in decode_strips(strips, 2, some)] == [s.ids.tolist() for s in some]
-    with pytest.raises(GpufeedError, match="0 decoding threads"):
-        next(decode_strips(strips, threads=0))
+        decode_strip(data, strip, out=out[:, ::-1])
 
 
 def test_damaged_strip_is_an_error(manifest, path):
     build(manifest, path)
     strips = open_strips(path, manifest)
-    whole = path.read_bytes()
+    whole, strip = path.read_bytes(), strips.strips[0]
     path.write_bytes(bytes(len(whole)))
     with pytest.raises(GpufeedError, match="is damaged"):
-        list(decode_strips(strips, threads=2))
+        decode_strip(strip_bytes(strips, strip), strip)
     with pytest.raises(GpufeedError, match="sha256"):
         open_strips(path, manifest, verify=True)
     path.write_bytes(whole[:-9])
-    with pytest.raises(GpufeedError, match="bytes at"):
-        list(decode_strips(strips, threads=2))
     with pytest.raises(GpufeedError, match="bytes in"):
         open_strips(path, manifest)
     path.unlink()
     with pytest.raises(GpufeedError, match="no readable"):
-        strips.read(strips.strips[0])
-    with pytest.raises(GpufeedError, match="no readable strips"):
         open_strips(path, manifest)
 
 
@@ -243,7 +228,7 @@ def test_other_manifest_index_and_sidecar_are_refused(manifest, path):
         open_strips(path, manifest)
     for text in ("", "[]", "{}"):
         info_path(path).write_text(text)
-        with pytest.raises(GpufeedError, match="built to their end"):
+        with pytest.raises(GpufeedError, match="built to the end"):
             open_strips(path, manifest)
 
 
@@ -277,7 +262,7 @@ def test_failed_build_leaves_nothing_that_looks_finished(manifest, path, monkeyp
     with pytest.raises(GpufeedError, match="no room to write"):
         build(manifest, path)
     assert not list(path.parent.glob("*.partial"))
-    with pytest.raises(GpufeedError, match="built to their end"):
+    with pytest.raises(GpufeedError, match="built to the end"):
         open_strips(path, manifest)
 
 
@@ -322,8 +307,9 @@ def test_damage_stays_in_its_own_image(tmp_path_factory, data):
     build(manifest, root / "strips.bin")
     strips = open_strips(root / "strips.bin", manifest)
     images = {}
-    for ids, rows in decode_strips(strips, fancy=False):
-        images.update(zip(ids.tolist(), rows, strict=True))
+    for strip in strips.strips:
+        rows = decode_strip(strip_bytes(strips, strip), strip, fancy=False)
+        images.update(zip(strip.ids.tolist(), rows, strict=True))
     assert set(images) | set(strips.left_over().tolist()) == {0, 1, 2, 3}
     assert {0, 2, 3} <= set(images)
     for id, image in images.items():

@@ -8,6 +8,7 @@ from image_fixtures import request, write_cache
 from test_strips_set import dataset
 
 from gpufeed.benchmarks.decoder_benchmark import StripsBulk
+from gpufeed.core import file_writes
 from gpufeed.core.errors import GpufeedError
 from gpufeed.decoders.parallel import Files
 from gpufeed.loaders.strips import StripsLoader
@@ -50,7 +51,7 @@ def test_the_gate_finds_damage_that_no_pixel_shows(manifest):
     one = judged(task)
     assert (one.status, one.epochs) == ("failed", 0)
     assert "sha256" in one.sentence
-    assert "build them again" in one.sentence
+    assert "move the folder of the strips away" in one.sentence
 
 
 def test_a_reader_verifies_unless_it_is_told_not_to(manifest):
@@ -110,7 +111,7 @@ def test_a_sweep_measures_nothing_of_a_damaged_set(manifest):
 
 @pytest.mark.parametrize("piece", [1, 7, 2**24])
 def test_verifying_is_told_while_it_goes_on(manifest, monkeypatch, piece):
-    monkeypatch.setattr(strips_store, "PIECE", piece)
+    monkeypatch.setattr(file_writes, "PIECE", piece)
     strips, told = open_strips(path_of(manifest), manifest), []
     verify_bytes(strips, lambda: told.append(1))
     assert len(told) == -(-strips.info.strip_bytes // piece)

@@ -17,6 +17,7 @@ from data_fixtures import REPOSITORY
 from image_fixtures import pixels, write_dataset
 from test_strips_set import dataset
 
+from gpufeed.core.file_writes import own_partial
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.stores import strips_build as strips_building
 from gpufeed.stores.cache_format import open_cache
@@ -24,7 +25,7 @@ from gpufeed.stores.decoded_cache import build
 from gpufeed.stores.strips_build import build as build_strips
 from gpufeed.stores.strips_store import open_strips
 from gpufeed.system import build_once
-from gpufeed.system.build_once import one_builder, own_partial
+from gpufeed.system.build_once import one_builder
 
 HOLDER = """
 import sys, time

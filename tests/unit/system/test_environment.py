@@ -302,7 +302,7 @@ def test_the_command_needs_no_package_and_git_ignores_its_file(tmp_path, reposit
     root, git = repository
     packages = [f"{name}__init__" for name in ("", "core/", "system/", "cluster/", "cluster/bundle/")]
     alone = [f"core/{name}" for name in ("errors", "folders", "repeats")]
-    alone += ["system/commit", "cluster/bundle/contents", "cluster/bundle/code"]
+    alone += ["core/file_writes", "system/commit", "cluster/bundle/contents", "cluster/bundle/code"]
     for name in (*packages, *alone):
         (root / f"gpufeed/{name}.py").parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / f"gpufeed/{name}.py", root / f"gpufeed/{name}.py")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import record_fixtures as made
 
-from gpufeed.benchmarks.store_builds import BuildTimes
+from gpufeed.benchmarks.store_builds import DOCUMENT
 from gpufeed.report import load_records, publish
 from gpufeed.report.sections import builds, provenance
 
@@ -26,26 +26,26 @@ def one(count: int, files: int, rounds: list[float], mib: float | None = None) -
     }
 
 
-def times(decoder: str, cores: str, *built: dict, gpu: str | None = None, **changes) -> BuildTimes:
-    done = {
+def times(decoder: str, cores: str, *built: dict, gpu: str | None = None) -> dict:
+    return {
+        "schema_version": 1,
+        "experiment": "pipelining",
+        "dataset": "tiny",
+        "decoder": decoder,
+        "cores_asked": cores,
+        "attempt": 1,
+        "planned_on": "node-a",
+        "started_at": "2026-01-02T03:04:05+00:00",
+        "finished_at": "2026-01-02T03:05:05+00:00",
+        "environment": made.environment(gpu),
+        "status": "done",
+        "sentence": None,
         "decoder_version": f"{decoder} 9.1",
         "cores": 16 if cores == "all" else 1,
         "image": (64, 64),
         "real_files": 20_000,
         "builds": list(built),
     }
-    return BuildTimes(
-        experiment="pipelining",
-        dataset="tiny",
-        decoder=decoder,
-        cores_asked=cores,
-        attempt=1,
-        planned_on="node-a",
-        started_at="2026-01-02T03:04:05+00:00",
-        finished_at="2026-01-02T03:05:05+00:00",
-        environment=made.environment(gpu),
-        **(changes or done),
-    )
 
 
 @pytest.fixture
@@ -53,14 +53,13 @@ def results(tmp_path):
     """Build times of two decoders, one that was skipped, one damaged file; and records that tell of files."""
     folder = tmp_path / "builds/pipelining"
     small, large = [2.0, 1.0, 1.5], [10.0, 12.0]
-    times("opencv", "one", one(1000, 1000, small), one(50_000, 20_000, large)).write(
-        folder / "opencv-one.json"
-    )
-    times(
-        "dali_gpu", "all", one(1000, 1000, [0.5], 700.0), one(50_000, 20_000, [5.0], 1500.0), gpu=made.H200
-    ).write(folder / "dali_gpu-all.json")
-    skipped = times("nvimgcodec", "all", status="skipped", sentence=SENTENCE)
-    skipped.write(folder / "nvimgcodec-all.json")
+    opencv = times("opencv", "one", one(1000, 1000, small), one(50_000, 20_000, large))
+    DOCUMENT.write(opencv, folder / "opencv-one.json")
+    sizes = one(1000, 1000, [0.5], 700.0), one(50_000, 20_000, [5.0], 1500.0)
+    DOCUMENT.write(times("dali_gpu", "all", *sizes, gpu=made.H200), folder / "dali_gpu-all.json")
+    nothing = dict.fromkeys(("decoder_version", "cores", "image", "real_files"))
+    skipped = times("nvimgcodec", "all") | nothing | {"status": "skipped", "sentence": SENTENCE}
+    DOCUMENT.write(skipped, folder / "nvimgcodec-all.json")
     (folder / "pillow-all.json").write_text("{")
     (tmp_path / "builds/other").mkdir()
     facts = {
@@ -107,7 +106,7 @@ def test_memory_against_the_guide(mib, word):
     made_of = times(
         "dali_gpu", "all", one(1000, 1000, [0.5], 10.0), one(50_000, 20_000, [5.0], mib), gpu=made.H200
     )
-    sentence = builds.memory([builds.row(made_of, built) for built in made_of.builds])
+    sentence = builds.memory([builds.row(made_of, built) for built in made_of["builds"]])
     assert (
         f"{mib:,} MiB (by dali_gpu 9.1, of a set of 50,000 (repeats of 20,000 real files)): {word} the 2"
         in sentence

@@ -22,6 +22,7 @@ import torch
 
 from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
 from gpufeed.benchmarks.ceilings.stages import wait_behind
+from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.benchmarks.equivalence.supervised import end, exit_words
 from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.core.cells import Cell
@@ -36,7 +37,7 @@ from gpufeed.system.page_cache import read_in_some
 from gpufeed.system.telemetry.gpu_readings import Gpu
 from gpufeed.system.telemetry.process_load import shared_out_mib, tree, used
 from gpufeed.system.timing import synchronise
-from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
+from gpufeed.training.cell_training import Ready, made_ready, read_cell
 from gpufeed.training.engines.plain import PlainTrainer
 from gpufeed.training.runtime_context import Place, Stores, ahead_of
 from gpufeed.training.smaller_batch import fitting
@@ -54,6 +55,7 @@ SHM, MIB = "/dev/shm", 2**20
 NO_START = {"first_batch_s": 0.0, "lead_s": 0.0, "lead_images": 0}
 PASSES = ("compute", "input", "together")
 NOTHING = dict.fromkeys(("resolved", "cores", "images", "works_ahead", *PASSES, "memory"))
+NOTHING |= {"schema_version": PROBE_VERSION}
 
 
 def probe(
@@ -61,18 +63,12 @@ def probe(
     manifest: str | Path,
     stores: Stores,
     planned_on: str,
-    attempt: int = 1,
-    threads: int | None = None,
+    **asked: Any,
 ) -> dict[str, Any]:
-    """Return the probe (core/schemas/probe.schema.yaml) of a cell (Cell.asdict). threads: as in end_to_end.
-
-    What stops it becomes status and sentence.
-    """
-    cell_, started_at, place = read_cell(cell), now(), Place()
-    settle_process(threads)
-    status, sentence, found = guarded(cell_, lambda: probed(cell_, Path(manifest), stores, place))
-    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
-    return about | NOTHING | {"schema_version": PROBE_VERSION} | (found or {})
+    """Return the probe (core/schemas/probe.schema.yaml) of a cell. planned_on, asked: as in cell_document."""
+    return cell_document(
+        cell, lambda one, place: probed(one, Path(manifest), stores, place), NOTHING, planned_on, **asked
+    )
 
 
 def probed(cell: Cell, manifest: Path, stores: Stores, place: Place) -> dict[str, Any]:
@@ -418,7 +414,7 @@ def for_job(job: Any) -> None:
         about = heading(
             cell, torch.device("cpu"), started_at, "failed", sentence, job.planned_on, job.params.attempt
         )
-        found = about | NOTHING | {"schema_version": PROBE_VERSION}
+        found = about | NOTHING
     finally:
         end(child)
     job.keep(found, job.output.probe, PROBE.write, f"probe of {job.wildcards.cell}")

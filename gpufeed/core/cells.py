@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Any
 
 from gpufeed.core import vit_options
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known, unknown
 from gpufeed.core.references import FORMS, check, code_of, is_reference, short
 from gpufeed.core.registry import (
     AUGMENTS,
@@ -503,8 +503,7 @@ def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
     """
     experiments = config["experiments"]
     for name in config["run"]:
-        if name not in experiments:
-            raise unknown("experiment", name, experiments, "run")
+        require_known("experiment", name, experiments, "run")
     cells: dict[str, dict[str, Cell]] = {}
     blocks: dict[str, dict[str, list[str]]] = {}
     left_out: dict[tuple[str, str], int] = {}

@@ -45,7 +45,7 @@ from gpufeed.core.config import (
 )
 from gpufeed.core.config_schema import explain, first_error, read_yaml
 from gpufeed.core.config_sources import check_of, check_source
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known, unknown
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_plugins import ask, parse_override, question, references_of
 from gpufeed.core.references import is_reference, short
@@ -276,8 +276,7 @@ def as_typed(path: list) -> list:
 
 def device_of(accelerator: object) -> str:
     """The device of a cell behind `trainer.accelerator`; `gpu` is mps on a Mac, cuda elsewhere."""
-    if accelerator not in ACCELERATORS:
-        raise unknown("trainer.accelerator", accelerator, ACCELERATORS, HERE)
+    require_known("trainer.accelerator", accelerator, ACCELERATORS, HERE)
     if accelerator == "gpu":
         return "mps" if sys.platform == "darwin" else "cuda"
     return accelerator

@@ -16,7 +16,7 @@ from gpufeed.core import vit_options
 from gpufeed.core.cells import Cell, Plan, check_batch, name_sources, plan
 from gpufeed.core.config_schema import explain, first_error, one_value, read_yaml, validator
 from gpufeed.core.config_sources import EVALUATION, check_of, check_source, holds_out, training_images
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.plan_builds import planned_builds
 from gpufeed.core.plan_decoding import check_sweep
 from gpufeed.core.plan_decoding import settings as sweep_settings
@@ -73,11 +73,9 @@ def check(config: Mapping) -> None:
         check_source(source, f"sources.{name}")
     for name, stand_in in config["use_instead"].items():
         for dataset in (name, stand_in):
-            if dataset not in config["sources"]:
-                raise unknown("dataset", dataset, config["sources"], "use_instead")
+            require_known("dataset", dataset, config["sources"], "use_instead")
         check_stand_in(config["use_instead"], name, stand_in)
-    if config["cache_decoder"] not in DECODERS:
-        raise unknown("decoder", config["cache_decoder"], DECODERS, "cache_decoder")
+    require_known("decoder", config["cache_decoder"], DECODERS, "cache_decoder")
     for name in config["experiments"]:
         planned_builds(config, name)
     for name, source in config["sources"].items():
@@ -85,8 +83,7 @@ def check(config: Mapping) -> None:
             check_of(config, name)
     for name, experiment in config["experiments"].items():
         for block in experiment.get("quick", ()):
-            if block not in experiment["blocks"]:
-                raise unknown("block", block, experiment["blocks"], f"experiments.{name}.quick")
+            require_known("block", block, experiment["blocks"], f"experiments.{name}.quick")
         check_sweep(config, name)
         check_lines(config, name)
         inference_plan.check(config, name)
@@ -328,8 +325,7 @@ class Composer:
                 raise GpufeedError(
                     f"{text!r} in {where}", f"nothing: {group} {entry!r} has no hyper-parameters", "remove it"
                 )
-            if name not in hyper[group]:
-                raise unknown(f"{group} hyper-parameter", name, hyper[group], f"{where}: {text}")
+            require_known(f"{group} hyper-parameter", name, hyper[group], f"{where}: {text}")
             hyper[group][name] = value
             check_hyper(group, entry, hyper[group], f"the overrides of {where}")
         if "heads" in hyper["model"] and "model" not in references:  # a vision transformer of ours

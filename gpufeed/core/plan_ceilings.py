@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufeed.core.cells import Cell, Plan
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.registry import LOADERS
 
 FETCH, DECODE, TRANSFER = "fetch", "decode", "transfer"  # stages of the wait
@@ -28,8 +28,7 @@ def cells(config: Mapping, plan: Plan, experiment: str) -> list[str]:
     blocks = config["experiments"][experiment].get("ceilings", {}).get("blocks", [])
     where, found = f"experiments.{experiment}.ceilings.blocks", []
     for block in blocks:
-        if block not in plan.blocks[experiment]:
-            raise unknown("block", block, plan.blocks[experiment], where)
+        require_known("block", block, plan.blocks[experiment], where)
         of_block = {cell: plan.cells[experiment][cell] for cell in plan.blocks[experiment][block]}
         ours = {name: cell for name, cell in of_block.items() if not LOADERS[cell.loader].ceiling}
         if of_block and not ours:

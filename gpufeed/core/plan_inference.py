@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufeed.core.cells import Plan
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.plan_saved_models import kept_cells
 from gpufeed.core.registry import BACKENDS, TORCH_PRECISIONS
 
@@ -60,8 +60,7 @@ def check(config: Mapping, experiment: str) -> None:
         return
     where = f"experiments.{experiment}.inference"
     for name in found["backends"]:
-        if name not in BACKENDS:
-            raise unknown("backend", name, BACKENDS, f"{where}.backends")
+        require_known("backend", name, BACKENDS, f"{where}.backends")
         if not any(backend == name for backend, _ in pairs(found)):
             raise GpufeedError(
                 f"backend {name} in {where}, of whose precisions none is in `precisions`",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gpufeed.core.cells import Plan
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.registry import LOADERS
 
 
@@ -18,8 +18,7 @@ def kept_cells(config: Mapping, plan: Plan, experiment: str, key: str = "models"
     blocks = config["experiments"][experiment].get(key, {}).get("blocks", [])
     where, found = f"experiments.{experiment}.{key}.blocks", []
     for block in blocks:
-        if block not in plan.blocks[experiment]:
-            raise unknown("block", block, plan.blocks[experiment], where)
+        require_known("block", block, plan.blocks[experiment], where)
         cells = plan.blocks[experiment][block]
         ours = [cell for cell in cells if not LOADERS[plan.cells[experiment][cell].loader].ceiling]
         if cells and not ours:

@@ -202,6 +202,26 @@ class Plan:
     blocks: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     auto: dict[str, Auto] = field(default_factory=dict)
 
+    def cells_of_blocks(self, experiment: str, blocks: Iterable[str], where: str) -> list[str]:
+        """Return the ids of the cells in blocks of an experiment, each once, without ceilings.
+
+        A block whose cells are all impossible under this config has none. Raises GpufeedError for a block
+        that there is not, and for one that has ceilings only. where: in the config they are named.
+        """
+        found = []
+        for block in blocks:
+            require_known("block", block, self.blocks[experiment], where)
+            cells = self.blocks[experiment][block]
+            ours = [cell for cell in cells if not LOADERS[self.cells[experiment][cell].loader].ceiling]
+            if cells and not ours:
+                raise GpufeedError(
+                    f"block {block!r} in {where}, which has no cell but ceilings",
+                    "a block with a cell that is no ceiling: a ceiling sees one batch only",
+                    "name another block",
+                )
+            found += ours
+        return list(dict.fromkeys(found))
+
     @property
     def most_repeats(self) -> int:
         """The most that any cell may come to have."""

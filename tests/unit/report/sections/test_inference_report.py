@@ -240,7 +240,7 @@ def test_settings_have_defaults_and_calibration_is_apart():
     [
         ({}, "no 'blocks' in experiments.tiny.inference"),
         ({"blocks": ["three"]}, "block 'three' in experiments.tiny.inference.blocks"),
-        ({"blocks": ["two"]}, "no cell whose model could be kept"),
+        ({"blocks": ["two"]}, "no cell but ceilings"),
         (
             {"blocks": ["one"], "backends": ["egaer"]},
             "backend 'egaer' in experiments.tiny.inference.backends",

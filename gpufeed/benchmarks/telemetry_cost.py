@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpufeed.core.cells import DEVICES, PRECISIONS, Cell, content, impossible, settle
+from gpufeed.core.cell_matrix import content
+from gpufeed.core.cells import DEVICES, PRECISIONS, Cell, impossible, settle
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import LOADERS, MODELS
 

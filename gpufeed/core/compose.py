@@ -19,19 +19,8 @@ from typing import Any
 import yaml
 
 from gpufeed.core import vit_options
-from gpufeed.core.cells import (
-    AXES,
-    LATER,
-    QUANTITY,
-    Cell,
-    check_names,
-    copied,
-    crossed,
-    impossible,
-    impossible_as_composed,
-    quantity,
-    source_options,
-)
+from gpufeed.core.cell_matrix import QUANTITY, check_names, crossed, quantity, source_options
+from gpufeed.core.cells import AXES, LATER, Cell, copied, impossible, impossible_as_composed
 from gpufeed.core.config import (
     CONFIG,
     GROUPS,

@@ -13,7 +13,8 @@ from gpufeed.core import plan_advice as advice_plan
 from gpufeed.core import plan_ceilings as ceilings_plan
 from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import vit_options
-from gpufeed.core.cells import Cell, Plan, check_batch, name_sources, plan
+from gpufeed.core.cell_matrix import Plan, name_sources, plan
+from gpufeed.core.cells import Cell, check_batch
 from gpufeed.core.config_schema import explain, first_error, one_value, read_yaml, validator
 from gpufeed.core.config_sources import EVALUATION, check_of, check_source, holds_out, training_images
 from gpufeed.core.errors import GpufeedError, require_known

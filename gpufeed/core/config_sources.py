@@ -5,7 +5,7 @@ Imported while the workflow plans, so it needs nothing beyond what Snakemake its
 
 from collections.abc import Mapping
 
-from gpufeed.core.cells import QUANTITY, quantity
+from gpufeed.core.cell_matrix import QUANTITY, quantity
 from gpufeed.core.config_schema import validator
 from gpufeed.core.errors import GpufeedError, require_known, unknown
 from gpufeed.core.references import FORMS, check, is_reference

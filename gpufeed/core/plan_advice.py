@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.cells import Plan
+from gpufeed.core.cell_matrix import Plan
 from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.plan_ceilings import refused
 from gpufeed.core.registry import LOADERS

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.cells import Cell, Plan
+from gpufeed.core.cell_matrix import Plan
+from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError
 
 FETCH, DECODE, TRANSFER = "fetch", "decode", "transfer"  # stages of the wait

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.cells import Plan
+from gpufeed.core.cell_matrix import Plan
 from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.plan_saved_models import kept_cells
 from gpufeed.core.registry import BACKENDS, TORCH_PRECISIONS

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpufeed.core.cells import Plan
+from gpufeed.core.cell_matrix import Plan
 
 
 def kept_cells(config: Mapping, plan: Plan, experiment: str, key: str = "models") -> list[str]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.cells import Plan, crossed
+from gpufeed.core.cell_matrix import Plan, crossed
 from gpufeed.core.errors import GpufeedError, require_known
 
 PARTS = {"Load": "load_ms", "Transfer": "transfer_ms", "Train": "train_ms", "Total": "total_ms"}

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.cells import AXES, Cell, Plan
+from gpufeed.core.cell_matrix import Plan
+from gpufeed.core.cells import AXES, Cell
 from gpufeed.core.errors import GpufeedError, require_known
 
 

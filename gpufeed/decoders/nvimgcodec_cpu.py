@@ -38,9 +38,6 @@ class NvImageCodecCpuDecoder(FallbackDecoder):
         images = decode_streams(self.library, self.codec, files)
         return [None if image is None else np.asarray(image) for image in images]  # each keeps its image
 
-    def version(self) -> str:
-        return f"{self.name} {self.library.__version__}"
-
 
 def decode_streams(library, codec, files: list[bytes], **options) -> list:
     """One nvimgcodec.Image a file, interleaved RGB, or None. options: of nvimgcodec.Decoder.decode."""

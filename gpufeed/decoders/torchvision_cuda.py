@@ -63,6 +63,3 @@ class TorchvisionCudaDecoder(DeviceDecoder):
             return self.decode_jpeg(encoded, mode="RGB", device=self.device)
         except RuntimeError as error:
             raise self.refusal(error) from error
-
-    def version(self) -> str:
-        return f"{self.name} {self.library.__version__}"

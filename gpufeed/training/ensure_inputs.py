@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.cells import QUANTITY, Cell, content, quantity, source_options
+from gpufeed.core.cell_matrix import QUANTITY, content, quantity, source_options
+from gpufeed.core.cells import Cell
 from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.folders import expanded

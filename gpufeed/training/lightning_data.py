@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import torch
 from pytorch_lightning import LightningDataModule
 
-from gpufeed.core.cells import Cell, check_names, content, impossible, settle
+from gpufeed.core.cell_matrix import check_names, content
+from gpufeed.core.cells import Cell, impossible, settle
 from gpufeed.core.compose import shipped
 from gpufeed.core.config import check_hyper, read_hyper
 from gpufeed.core.config_sources import check_source

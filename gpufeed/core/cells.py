@@ -69,9 +69,8 @@ class Cell:
     channels_last: bool = True
     cuda_graphs: bool | str = False  # auto: where the device has them
     compile: bool = False
-    synchronise: str = (
-        "epoch"  # when the host waits for the device: once an epoch, or after each phase of a step
-    )
+    # when the host waits for the device: once an epoch, or after each phase of a step
+    synchronise: str = "epoch"
     epochs: int = 1
     steps: int | None = None  # stop after so many batches, going on into further epochs if need be
     device: str = "auto"
@@ -81,9 +80,8 @@ class Cell:
     seed: int = 0
     overrides: tuple[str, ...] = ()  # "model.stem=cifar": changes to config/hydra for this cell
     source: dict = field(default_factory=dict, hash=False)  # what the dataset is made of (see `content`)
-    hyper: dict = field(
-        default_factory=dict, hash=False
-    )  # composed: {"model": ..., "trainer": ..., "augment": ...}; "recipe" of one with options
+    # composed: {"model": ..., "trainer": ..., "augment": ...}; "recipe" of one with options
+    hyper: dict = field(default_factory=dict, hash=False)
 
     def asdict(self) -> dict:
         """A copy of all fields as plain values."""

@@ -24,9 +24,8 @@ class TorchvisionCudaDecoder(DeviceDecoder):
 
     def open(self) -> None:
         self.library, self.decode_jpeg = self.bring()
-        with (
-            warnings.catch_warnings()
-        ):  # of buffers that are read only, once in a process; so does decode_jpeg
+        # of buffers that are read only, once in a process; so does decode_jpeg
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.frombuffer(b"\0", dtype=torch.uint8)
 

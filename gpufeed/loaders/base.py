@@ -69,9 +69,8 @@ class LoadRequest:
     strips: Path | None = None  # strips.bin of a strip set, for the loader that reads one
     shards: Path | None = None  # shards.json of a shard set, for the loader that reads one
     beton: Path | None = None  # .beton file, for the loader that reads one
-    extension: Path | None = (
-        None  # the library of gpufeed.native, for a loader that decodes by it; None: found
-    )
+    # the library of gpufeed.native, for a loader that decodes by it; None: found
+    extension: Path | None = None
     sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
     # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are
     # decoded, or augment `dali`, which DALI's loaders build into their pipeline

@@ -291,11 +291,8 @@ def runner(function: Function, inputs: Tensors, grad: torch.Tensor, passes: str)
     return both
 
 
-BY_ROW = {
-    "forward": 1,
-    "backward": 1,
-    "both": 2,
-}  # results that have the rows of x; others are sums over them
+# results that have the rows of x; others are sums over them
+BY_ROW = {"forward": 1, "backward": 1, "both": 2}
 
 
 def check(

@@ -1,4 +1,4 @@
-"""python -m gpufeed.benchmarks.telemetry_cost: what telemetry costs a training, on against off."""
+"""What telemetry costs a training, on against off: python tests/bench/telemetry_cost.py [--pairs 20]"""
 
 import argparse
 import json
@@ -34,7 +34,6 @@ class Turn:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(
-        prog="python -m gpufeed.benchmarks.telemetry_cost",
         description="Trains a small model again and again in this process, with telemetry and without it in "
         "turns (on, off, off, on), and prints the ratio of the times of their steps after warm-up.",
     )

@@ -1,11 +1,16 @@
 """The command that measures what telemetry costs: its turns, its lengths, its sentence, and a run of it."""
 
+import importlib.util
 import json
+import sys
 
 import pytest
+from data_fixtures import REPOSITORY
 
-from gpufeed.benchmarks import telemetry_cost
-from gpufeed.benchmarks.telemetry_cost import Turn
+spec = importlib.util.spec_from_file_location("telemetry_cost", REPOSITORY / "tests/bench/telemetry_cost.py")
+telemetry_cost = sys.modules["telemetry_cost"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(telemetry_cost)
+Turn = telemetry_cost.Turn
 
 
 def test_pairs_take_turns_and_keep_their_sides():

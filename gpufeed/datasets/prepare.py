@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gpufeed.core.errors import GpufeedError, require_known
+from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.file_writes import NO_ROOM, enough_disk
 from gpufeed.core.folders import check_apart
 from gpufeed.core.references import is_reference
@@ -45,7 +45,8 @@ def prepare(
     GpufeedError as the layout does, and for more broken images than max_quarantined_share of all, and as
     check_apart and gpufeed.datasets.quantity do.
     """
-    require_known("form", form, packed.FORMS, "data_form")
+    if form not in packed.FORMS:
+        raise unknown("form", form, packed.FORMS, "data_form")
     given = (layout, archives, dataset, options, max_quarantined_share, workers, resize, quantity)
     out = Path(out)
     for folder in filter(Path.is_dir, archives):

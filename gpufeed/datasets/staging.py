@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from gpufeed.core.errors import GpufeedError, require_known
+from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.file_writes import enough_disk
 from gpufeed.datasets.archive import is_plain_name
 from gpufeed.datasets.download import sha256_of
@@ -169,7 +169,8 @@ def no_options(options: Mapping, layout: str) -> None:
 def check_keys(options: Mapping, allowed, layout: str) -> None:
     """Raises GpufeedError for an option that the layout does not know."""
     for name in options:
-        require_known("option", name, allowed, where=f"the options of layout {layout}")
+        if name not in allowed:
+            raise unknown("option", name, allowed, where=f"the options of layout {layout}")
 
 
 def check_class_names(classes: list[str], where: object) -> None:

@@ -56,13 +56,7 @@ NOTHING = dict.fromkeys(("resolved", "cores", "images", "works_ahead", *PASSES, 
 NOTHING |= {"schema_version": PROBE_VERSION}
 
 
-def probe(
-    cell: dict,
-    manifest: str | Path,
-    stores: Stores,
-    planned_on: str,
-    **asked: Any,
-) -> dict[str, Any]:
+def probe(cell: dict, manifest: str | Path, stores: Stores, planned_on: str, **asked: Any) -> dict[str, Any]:
     """Return the probe (core/schemas/probe.schema.yaml) of a cell. planned_on, asked: as in cell_document."""
     return cell_document(
         cell, lambda one, place: probed(one, Path(manifest), stores, place), NOTHING, planned_on, **asked

@@ -185,11 +185,7 @@ def namesakes(key: str, root: Mapping) -> set[str]:
     return {path + last for path, node in nodes.items() if isinstance(node, Mapping) and last in node}
 
 
-def cell_from(
-    found: Composed,
-    config: Mapping,
-    count: Callable[[str], int] = lambda device: 1,
-) -> Cell:
+def cell_from(found: Composed, config: Mapping, count: Callable[[str], int] = lambda device: 1) -> Cell:
     """The checked cell behind a composed command line.
 
     config: whose `sources` the data is one of, for what it is made of. count: the devices of a kind that

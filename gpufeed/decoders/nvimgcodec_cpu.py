@@ -7,10 +7,7 @@ import numpy as np
 from gpufeed.decoders.base import EXACT
 from gpufeed.decoders.fallback import FallbackDecoder
 
-NEEDS = {
-    "nvidia.nvimgcodec": "nvidia-nvimgcodec-cu12 or nvidia-nvimgcodec-cu13",
-    "simplejpeg": "simplejpeg",
-}
+NEEDS = {"nvidia.nvimgcodec": "nvidia-nvimgcodec-cu12 or nvidia-nvimgcodec-cu13", "simplejpeg": "simplejpeg"}
 OPTIONS = ":fancy_upsampling=1"  # interpolates chroma as libjpeg does, where a backend can
 
 

@@ -16,7 +16,7 @@ import torch
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.registry import fetch
+from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Tally, Tolerance
 from gpufeed.system.random_draws import BITS, MASK, fold
@@ -321,6 +321,27 @@ class Loader(ABC):
 def make_loader(name: str, request: LoadRequest) -> Loader:
     """Return the loader `name`, registered or a reference, not open yet; raises as `fetch`."""
     return fetch("loader", name)(request, **request.options)
+
+
+def require_store(loader: str, request: LoadRequest) -> None:
+    """Raise GpufeedError for a request without the store that a registered loader reads."""
+    store = LOADERS[loader].reads
+    if getattr(request, store) is None:
+        raise GpufeedError(
+            f"no {store} for the loader {loader}",
+            f"the {store} of its dataset",
+            f"build it with the rule build_{store}",
+        )
+
+
+def refuse_transform(loader: str, request: LoadRequest, because: str) -> None:
+    """Raise GpufeedError for a request with a transform of single samples. because: why there are none."""
+    if request.sample_transform is not None:
+        raise GpufeedError(
+            f"a transform for each sample in loader {loader}",
+            f"none: {because}",
+            "use augment none or torch",
+        )
 
 
 class OrderedLoader(Loader):

@@ -48,11 +48,7 @@ SEED = 1
 
 
 def export_model(
-    cell: dict,
-    model: str | Path,
-    folder: str | Path,
-    planned_on: str,
-    **asked: Any,
+    cell: dict, model: str | Path, folder: str | Path, planned_on: str, **asked: Any
 ) -> dict[str, Any]:
     """Write the files of the cell's model.pt, except those in INT8, into a folder, and return their list.
 

@@ -29,11 +29,7 @@ from gpufeed.system.devices import apply_precision, resolve_device, resolve_prec
 from gpufeed.training.runtime_context import Place, Stores
 
 log = logging.getLogger("gpufeed")
-NOTHING = {
-    "schema_version": INFERENCE_VERSION,
-    **dict.fromkeys(("trained", "resolved", "split")),
-    "rows": [],
-}
+NOTHING = {"schema_version": INFERENCE_VERSION, **dict.fromkeys(("trained", "resolved", "split")), "rows": []}
 
 
 def measure_inference(

@@ -19,15 +19,7 @@ import torch
 from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.benchmarks.inference.calibration_images import first, requested
 from gpufeed.benchmarks.inference.export import half_row, is_dynamic, packages, quiet
-from gpufeed.benchmarks.inference.exported_files import (
-    EXPORTED,
-    INPUT,
-    NOTHING,
-    Files,
-    find,
-    row,
-    troubles,
-)
+from gpufeed.benchmarks.inference.exported_files import EXPORTED, INPUT, NOTHING, Files, find, row, troubles
 from gpufeed.core.cells import Cell
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.training.cell_training import guarded

@@ -47,12 +47,7 @@ MOST_CLASSES = 1000  # the matrix of so many has a million entries
 
 
 def evaluate_model(
-    cell: dict,
-    model: str | Path,
-    manifest: str | Path,
-    stores: Stores,
-    planned_on: str,
-    **asked: Any,
+    cell: dict, model: str | Path, manifest: str | Path, stores: Stores, planned_on: str, **asked: Any
 ) -> dict[str, Any]:
     """The evaluation (gpufeed/core/schemas/evaluation.schema.yaml) of the cell's model.pt.
 

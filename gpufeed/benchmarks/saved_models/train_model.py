@@ -63,13 +63,7 @@ def learned(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:
     return {
         "resolved": place.resolved(),
         "dataset": info.dataset,
-        "input": {
-            "height": height,
-            "width": width,
-            "channels": 3,
-            "mean": list(mean),
-            "std": list(std),
-        },
+        "input": {"height": height, "width": width, "channels": 3, "mean": list(mean), "std": list(std)},
         "classes": list(info.classes),
         "epochs": [{key: epoch[key] for key in OF_EPOCH} for epoch in trained.result.epochs],
     }

@@ -4,7 +4,7 @@ Standard library only: the workflow imports this while it plans.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from gpufeed.core.errors import require_known, unknown
 from gpufeed.core.registry import DECODERS
@@ -71,9 +71,6 @@ class Point:
     cores: int
     batch_size: int
     cache: str = "warm"  # warm | cold
-
-    def asdict(self) -> dict:
-        return asdict(self)
 
 
 def batch_of(wanted: int, images: Images, batch_pixels: int) -> int:

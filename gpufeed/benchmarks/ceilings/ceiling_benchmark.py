@@ -69,21 +69,18 @@ def measured(
         raise GpufeedError(
             reason, "a cell with the trainer plain on one device", "measure ceilings of another cell"
         )
-    size, found = fitting(cell, lambda one: of_cell(one, manifest, stores, settings, place, gate))
+
+    def with_batch(one: Cell) -> dict[str, Any]:
+        with made_ready(one, 0, manifest, stores, place, gate) as ready:
+            found = of_ready(ready, settings)
+            if ready.loader.tally is not None:
+                ready.loader.tally.check()
+        return found
+
+    size, found = fitting(cell, with_batch)
     place.batch_size = size if size != cell.batch_size else None
     # where no GPU trains, the loader's work and the training's compete for the same cores
     return {"resolved": place.resolved(), "shared_cores": place.device.type == "cpu", **found}
-
-
-def of_cell(
-    cell: Cell, manifest: Path, stores: Stores, settings: Mapping[str, Any], place: Place, gate: Path | None
-) -> dict[str, Any]:
-    """All that is measured of the cell with this batch."""
-    with made_ready(cell, 0, manifest, stores, place, gate) as ready:
-        found = of_ready(ready, settings)
-        if ready.loader.tally is not None:
-            ready.loader.tally.check()
-    return found
 
 
 def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,14 +38,14 @@ class Plan:
     blocks: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     auto: dict[str, Auto] = field(default_factory=dict)
 
-    def cells_of_blocks(self, experiment: str, blocks: Iterable[str], where: str) -> list[str]:
-        """Return the ids of the cells in blocks of an experiment, each once, without ceilings.
+    def cells_for(self, config: Mapping, experiment: str, part: str) -> list[str]:
+        """Return the ids of the cells in the blocks that a part of an experiment names, without ceilings.
 
-        A block whose cells are all impossible under this config has none. Raises GpufeedError for a block
-        that there is not, and for one that has ceilings only. where: in the config they are named.
+        part: `models`, `inference` or `ceilings`. A block whose cells are all impossible under this config
+        has none. Raises GpufeedError for a block that there is not, and for one that has ceilings only.
         """
-        found = []
-        for block in blocks:
+        where, found = f"experiments.{experiment}.{part}.blocks", []
+        for block in config["experiments"][experiment].get(part, {}).get("blocks", []):
             require_known("block", block, self.blocks[experiment], where)
             cells = self.blocks[experiment][block]
             ours = [cell for cell in cells if not LOADERS[self.cells[experiment][cell].loader].ceiling]

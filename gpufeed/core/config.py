@@ -24,7 +24,6 @@ from gpufeed.core.plan_decoding import settings as sweep_settings
 from gpufeed.core.plan_impact import planned_impact
 from gpufeed.core.plan_kernels import check_lines
 from gpufeed.core.plan_plugins import answers, as_text, parse_override, question, references_of
-from gpufeed.core.plan_saved_models import kept_cells
 from gpufeed.core.plan_side_by_side import pair
 from gpufeed.core.references import code_of, is_reference
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, STORES, is_made
@@ -154,7 +153,7 @@ def check_resume(config: Mapping, name: str, cells: Iterable[Cell]) -> None:
 def check_models(config: Mapping, found: Plan) -> None:
     """Raises GpufeedError for a model that is to be kept or measured and could not be evaluated."""
     for name, key in itertools.product(config["experiments"], ("models", "inference")):
-        for cell_id in kept_cells(config, found, name, key):
+        for cell_id in found.cells_for(config, name, key):
             dataset = found.cells[name][cell_id].dataset
             if not holds_out(config["sources"][dataset]):
                 raise GpufeedError(

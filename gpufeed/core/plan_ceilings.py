@@ -22,15 +22,13 @@ def settings(config: Mapping, experiment: str) -> dict[str, Any] | None:
 def cells(config: Mapping, plan: Plan, experiment: str) -> list[str]:
     """Ids of the cells whose ceilings are measured: those of the blocks in `ceilings`, without `replay`.
 
-    Raises GpufeedError as Plan.cells_of_blocks, and for a cell that no prepared step can be had of.
+    Raises GpufeedError as Plan.cells_for, and for a cell that no prepared step can be had of.
     """
-    blocks = config["experiments"][experiment].get("ceilings", {}).get("blocks", [])
-    where = f"experiments.{experiment}.ceilings.blocks"
-    found = plan.cells_of_blocks(experiment, blocks, where)
+    found = plan.cells_for(config, experiment, "ceilings")
     for cell in found:
         if reason := refused(plan.cells[experiment][cell]):
             raise GpufeedError(
-                f"cell {cell} of the blocks in {where}: {reason}",
+                f"cell {cell} of the blocks in experiments.{experiment}.ceilings.blocks: {reason}",
                 "cells with the trainer plain on one device",
                 "name another block, or give these cells a block of their own",
             )

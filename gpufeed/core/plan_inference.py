@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.cell_matrix import Plan
 from gpufeed.core.errors import GpufeedError, require_known
-from gpufeed.core.plan_saved_models import kept_cells
 from gpufeed.core.registry import BACKENDS, TORCH_PRECISIONS
 
 METHODS = ("minmax", "percentile", "entropy")  # how onnxruntime finds the ranges of activations
@@ -36,11 +34,6 @@ def settings(config: Mapping, experiment: str) -> dict[str, Any] | None:
     if (block := own(config, experiment)) is None:
         return None
     return {**DEFAULTS, **{key: block[key] for key in DEFAULTS if key in block}}
-
-
-def cells(config: Mapping, plan: Plan, experiment: str) -> list[str]:
-    """Ids of the cells whose models are exported and measured."""
-    return kept_cells(config, plan, experiment, "inference")
 
 
 def pairs(settings: Mapping) -> list[tuple[str, str]]:

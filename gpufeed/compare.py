@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpufeed.core.errors import GpufeedError, first_line, unknown
+from gpufeed.core.errors import GpufeedError, first_line, require_known
 
 NOTHING, REGRESSED, REFUSED = 0, 1, 2  # exit codes: no regression, one is shown, no answer
 
@@ -92,8 +92,7 @@ def only(records, experiments: Sequence[str], folder: str):
     """The records of these experiments, or all; raises GpufeedError for one that has none here."""
     there = sorted(records["experiment"].unique())
     for name in experiments:
-        if name not in there:
-            raise unknown("experiment", name, there, folder)
+        require_known("experiment", name, there, folder)
     return records[records["experiment"].isin(experiments)] if experiments else records
 
 

@@ -17,9 +17,8 @@ from typing import Any
 from gpufeed.advice.setting_search import LEAST_S, Limits, Search, Stretch, Tried, space
 from gpufeed.benchmarks.ceilings.segments import Bench
 from gpufeed.benchmarks.ceilings.stages import wait_behind
-from gpufeed.benchmarks.result_envelope import heading
+from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.core.cells import Cell, untunable
-from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.loader_setting import Setting
 from gpufeed.core.record import TUNED, TUNED_VERSION
@@ -31,14 +30,18 @@ from gpufeed.system.environment import cores_allowed
 from gpufeed.system.host_memory import free_host_bytes
 from gpufeed.system.page_cache import read_in_some
 from gpufeed.system.timing import synchronise
-from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
+from gpufeed.training.cell_training import Ready, made_ready
 from gpufeed.training.optimisers import rate_at, set_learning_rate
 from gpufeed.training.runtime_context import Place, Stores, workers_of
 from gpufeed.training.smaller_batch import fitting
 
 HOPELESS = 1.3  # times the rate of a stretch is below the best: it ends early
 SAMPLES, COST_S = 16, 0.1  # files that each decoder decodes again and again, and for how long
-NOTHING = {"limits": None, "decoders": {}, "settings": [], "budget_s": None, "spent_s": None, "tried": []}
+NOTHING = {
+    "schema_version": TUNED_VERSION,
+    **dict.fromkeys(("resolved", "limits", "budget_s", "spent_s")),
+    **{"decoders": {}, "settings": [], "tried": []},
+}
 log = logging.getLogger("gpufeed")
 
 
@@ -261,20 +264,18 @@ def tune(
     manifest: str | Path,
     stores: Stores,
     planned_on: str,
-    attempt: int = 1,
-    threads: int | None = None,
     gate: str | Path | None = None,
+    **asked: Any,
 ) -> dict[str, Any]:
     """Return the tuning (core/schemas/tuned.schema.yaml) of a cell (Cell.asdict), with the seed of repeat 0.
 
-    threads, gate: as in gpufeed.benchmarks.end_to_end. What stops it becomes status and sentence.
+    gate: as in gpufeed.benchmarks.end_to_end. planned_on, asked: as in cell_document.
     """
-    cell_, started_at, place = read_cell(cell), now(), Place()
-    settle_process(threads)
-    work = (cell_, Path(manifest), stores, place, gate and Path(gate))
-    status, sentence, found = guarded(cell_, lambda: tuned(*work))
-    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
-    return about | {"resolved": None} | NOTHING | {"schema_version": TUNED_VERSION} | (found or {})
+
+    def work(cell: Cell, place: Place) -> dict[str, Any]:
+        return tuned(cell, Path(manifest), stores, place, gate and Path(gate))
+
+    return cell_document(cell, work, NOTHING, planned_on, **asked)
 
 
 def table(found: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gpufeed.augment.base import CROP_FLIP_DEFAULTS, check_crop_flip
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 FUSED_DEFAULTS = {
@@ -41,8 +41,7 @@ def check(options: dict[str, Any]) -> None:
             raise GpufeedError(
                 f"{name} {value!r}", f"a number from 0 to {largest}", "correct config/hydra/augment"
             )
-    if options["dtype"] not in DTYPES:
-        raise unknown("dtype", options["dtype"], DTYPES, where="config/hydra/augment")
+    require_known("dtype", options["dtype"], DTYPES, where="config/hydra/augment")
 
 
 def pepper_and_salt(probability: float) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from gpufeed.core.errors import GpufeedError, Skip, unknown
+from gpufeed.core.errors import GpufeedError, Skip, require_known
 
 
 class Augment(ABC):
@@ -22,8 +22,7 @@ class Augment(ABC):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
         for name in options:
-            if name not in self.defaults:
-                raise unknown("augment option", name, self.defaults, where="config/hydra/augment")
+            require_known("augment option", name, self.defaults, where="config/hydra/augment")
         self.mean, self.std, self.seed = tuple(mean), tuple(std), seed
         self.options = {**self.defaults, **options}
 

@@ -31,7 +31,7 @@ from gpufeed.augment.chain_kernels import (
     window_kernel,
 )
 from gpufeed.augment.numba_cuda import cuda
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.system import random_draws
 
 EXCHANGES = ("dlpack", "host")
@@ -39,8 +39,7 @@ EXCHANGES = ("dlpack", "host")
 
 def check_exchange(name: object) -> None:
     """Raises GpufeedError unless `name` is one of EXCHANGES."""
-    if name not in EXCHANGES:
-        raise unknown("exchange", name, EXCHANGES, where="config/hydra/augment")
+    require_known("exchange", name, EXCHANGES, where="config/hydra/augment")
 
 
 def torch_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:

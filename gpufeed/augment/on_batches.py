@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from gpufeed.augment.base import DeviceAugment
-from gpufeed.core.errors import unknown
+from gpufeed.core.errors import require_known
 from gpufeed.core.registry import AUGMENTS, fetch
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean, standard deviation
@@ -43,6 +43,5 @@ def batch_augment(
     Raises GpufeedError for an unknown name or option, and Skip if this node lacks a package or the GPU.
     """
     choices = [one for one, entry in AUGMENTS.items() if entry.where == "device"]
-    if name not in choices:
-        raise unknown("augment", name, choices, "gpufeed.batch_augment")
+    require_known("augment", name, choices, "gpufeed.batch_augment")
     return BatchAugment(fetch("augment", name)(mean, std, seed, dict(options or {})))

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpufeed.benchmarks.result_envelope import outcome
-from gpufeed.core.document import now
+from gpufeed.benchmarks.result_envelope import node_document
 from gpufeed.core.errors import GpufeedError, Skip, one_line
 from gpufeed.core.plan_decoding import STRIP_SETS, Images, Point, core_counts, points
 from gpufeed.core.record import DECODING, DECODING_VERSION
@@ -28,7 +27,7 @@ from gpufeed.decoders.parallel import Bulk, Files, open_bulk, torch_threads
 from gpufeed.stores.strips_reader import StripReader
 from gpufeed.stores.strips_store import open_strips
 from gpufeed.system.cores import can_restrict, on_cores, physical_cores
-from gpufeed.system.environment import cores_allowed, environment
+from gpufeed.system.environment import cores_allowed
 from gpufeed.system.host_memory import keep_freed_blocks
 from gpufeed.system.page_cache import Refused, make_cold, read_in
 from gpufeed.system.timing import synchronise
@@ -166,7 +165,6 @@ def measure_decoder(
     on. An interrupt or SIGTERM leaves nothing.
     """
     keep_freed_blocks()
-    started_at = now()
 
     def work(on: torch.device) -> dict:
         sources = {
@@ -177,22 +175,13 @@ def measure_decoder(
         }
         return run(decoder, settings, sources, on, min(threads or cores_allowed(), cores_allowed()))
 
-    on, found = outcome("the sweep", device, work)
-    return {
+    nothing = {
         "schema_version": DECODING_VERSION,
-        "experiment": experiment,
-        "decoder": decoder,
-        "attempt": attempt,
-        "planned_on": planned_on,
-        "started_at": started_at,
-        "finished_at": now(),
-        "settings": settings,
-        "environment": environment(on),
+        **{"experiment": experiment, "decoder": decoder, "settings": settings},
         **dict.fromkeys(("device", "parallel", "version")),
-        "left_out": [],
-        "points": [],
-        **found,
+        **{"left_out": [], "points": []},
     }
+    return node_document("the sweep", device, work, nothing, planned_on, attempt)
 
 
 def run(
@@ -314,7 +303,7 @@ def measure_point(
     """One point as the schema has it; an error makes it a failed point. Raises Skip only."""
     height, width = source.size
     found = {
-        **point.asdict(),
+        **asdict(point),
         "height": height,
         "width": width,
         "pixels": source.images.pixels,

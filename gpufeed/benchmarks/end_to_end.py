@@ -13,28 +13,20 @@ import pandas as pd
 import psutil
 import torch._dynamo  # noqa: F401 (seconds, and the first optimiser would do it: so it counts as import)
 
+from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.core.cells import Cell
-from gpufeed.core.document import now
 from gpufeed.core.file_writes import whole
 from gpufeed.core.plan_side_by_side import block_of, words
-from gpufeed.core.record import Record
+from gpufeed.core.record import RECORD_VERSION, Record
 from gpufeed.core.registry import store_in
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.stores.cache_format import CacheInfo
 from gpufeed.system import gpu_locks
-from gpufeed.system.environment import environment, filesystem
+from gpufeed.system.environment import filesystem
 from gpufeed.system.telemetry import wanted
 from gpufeed.system.timing import STEP_COLUMNS, step_statistics, throughput, warmup
 from gpufeed.training.batch_printing import printed
-from gpufeed.training.cell_training import (
-    Trained,
-    guarded,
-    is_judged,
-    judge,
-    read_cell,
-    settle_process,
-    train,
-)
+from gpufeed.training.cell_training import Trained, is_judged, judge, train
 from gpufeed.training.checkpoints import Checkpoints, remove_if_done, resumable
 from gpufeed.training.engines.base import TrainResult
 from gpufeed.training.recorder import epoch_entry
@@ -88,34 +80,23 @@ def measure(
     steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
     """
     called, starts = time.perf_counter(), start_up(began_s)
-    cell_, started_at, place = read_cell(cell), now(), Place()
-    settle_process(threads)
     stores = Stores(**{name: path and Path(path) for name, path in {"cache": cache, **built}.items()})
     asked = {"telemetry": telemetry, "least_s": least_s, "scratch": scratch}
     if checkpoints is not None:
         asked |= {"checkpoints": checkpoints, "least_s": 0.0}
-    status, sentence, outcome = guarded(
-        cell_,
-        lambda: run(place.tune(cell_, tuning), repeat, Path(manifest), stores, place, gate, starts, asked),
-    )
-    outcome = outcome or Outcome([])
-    record = Record(
-        experiment=cell_.experiment,
-        cell_id=cell_.id,
-        repeat=repeat,
-        attempt=attempt,
-        status=status,
-        sentence=sentence,
-        planned_on=planned_on,
-        started_at=started_at,
-        finished_at=now(),
-        cell=cell_.asdict(),
-        environment=environment(place.device),
-        **outcome.fields,
-    )
+    rows: list[dict] = []
+
+    def work(cell: Cell, place: Place) -> dict[str, Any]:
+        tuned = place.tune(cell, tuning)
+        outcome = run(tuned, repeat, Path(manifest), stores, place, gate, starts, asked)
+        rows.extend(outcome.rows)
+        return outcome.fields
+
+    nothing = {"schema_version": RECORD_VERSION, "repeat": repeat}
+    record = Record(**cell_document(cell, work, nothing, planned_on, attempt, threads))
     if record.phases is not None:
         record.phases["wall_s"] = starts["start_to_ready_s"] + time.perf_counter() - called
-    return record, steps_table(record, outcome.rows)
+    return record, steps_table(record, rows)
 
 
 def start_up(began_s: float | None) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import multiprocessing
 import os
 import shutil
 import statistics
@@ -22,21 +21,21 @@ import torch
 
 from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
 from gpufeed.benchmarks.ceilings.stages import wait_behind
-from gpufeed.benchmarks.equivalence.supervised import end, exit_words
+from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.record import PROBE, PROBE_VERSION
 from gpufeed.loaders.base import Batch, Loader
-from gpufeed.system import parent_watchdog
 from gpufeed.system.devices import peak_mib
 from gpufeed.system.environment import cores_allowed
 from gpufeed.system.host_memory import free_host_bytes
 from gpufeed.system.page_cache import read_in_some
+from gpufeed.system.processes import exit_words, forked_child
 from gpufeed.system.telemetry.gpu_readings import Gpu
 from gpufeed.system.telemetry.process_load import shared_out_mib, tree, used
 from gpufeed.system.timing import synchronise
-from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
+from gpufeed.training.cell_training import Ready, made_ready, read_cell
 from gpufeed.training.engines.plain import PlainTrainer
 from gpufeed.training.runtime_context import Place, Stores, ahead_of
 from gpufeed.training.smaller_batch import fitting
@@ -54,25 +53,14 @@ SHM, MIB = "/dev/shm", 2**20
 NO_START = {"first_batch_s": 0.0, "lead_s": 0.0, "lead_images": 0}
 PASSES = ("compute", "input", "together")
 NOTHING = dict.fromkeys(("resolved", "cores", "images", "works_ahead", *PASSES, "memory"))
+NOTHING |= {"schema_version": PROBE_VERSION}
 
 
-def probe(
-    cell: dict,
-    manifest: str | Path,
-    stores: Stores,
-    planned_on: str,
-    attempt: int = 1,
-    threads: int | None = None,
-) -> dict[str, Any]:
-    """Return the probe (core/schemas/probe.schema.yaml) of a cell (Cell.asdict). threads: as in end_to_end.
-
-    What stops it becomes status and sentence.
-    """
-    cell_, started_at, place = read_cell(cell), now(), Place()
-    settle_process(threads)
-    status, sentence, found = guarded(cell_, lambda: probed(cell_, Path(manifest), stores, place))
-    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
-    return about | NOTHING | {"schema_version": PROBE_VERSION} | (found or {})
+def probe(cell: dict, manifest: str | Path, stores: Stores, planned_on: str, **asked: Any) -> dict[str, Any]:
+    """Return the probe (core/schemas/probe.schema.yaml) of a cell. planned_on, asked: as in cell_document."""
+    return cell_document(
+        cell, lambda one, place: probed(one, Path(manifest), stores, place), NOTHING, planned_on, **asked
+    )
 
 
 def probed(cell: Cell, manifest: Path, stores: Stores, place: Place) -> dict[str, Any]:
@@ -388,37 +376,22 @@ def memory(device: torch.device, held_mib: float, shm_before: float | None) -> d
     }
 
 
-def in_child(sender: Connection, work: Mapping[str, Any]) -> None:
-    """Probe in a process of its own, which does not outlive its parent."""
-    parent_watchdog.end_with(ancestors=1)
-    sender.send(probe(**work))
-
-
 def for_job(job: Any) -> None:
     """Do the work of rule probe_cell, a gpufeed.job.Job.
 
     A library that kills its process leaves a document, too: advice waits for all probes.
     """
     job.take_gpus(job.cell["devices"], job.cell["device"])
-    work, started_at = (
-        {"cell": job.cell, "manifest": job.input.manifest, "stores": job.stores, **job.asked},
-        now(),
-    )
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=in_child, args=(sender, work), name="gpufeed-probe")
-    child.start()
-    sender.close()
-    try:
-        job.watch()  # from now on: a fork wants no threads
-        found = receiver.recv()
-    except EOFError:
-        child.join()
-        sentence, cell = f"The probe's process died ({exit_words(child.exitcode)}).", read_cell(job.cell)
-        about = heading(
-            cell, torch.device("cpu"), started_at, "failed", sentence, job.planned_on, job.params.attempt
-        )
-        found = about | NOTHING | {"schema_version": PROBE_VERSION}
-    finally:
-        end(child)
+    started_at = now()
+
+    def work(sender: Connection) -> None:
+        sender.send(probe(job.cell, job.input.manifest, job.stores, **job.asked))
+
+    with forked_child(work, "gpufeed-probe", job.watch) as (receiver, child):
+        try:
+            found = receiver.recv()
+        except EOFError:
+            stopped = ("failed", f"The probe's process died ({exit_words(child)}).")
+            where = (read_cell(job.cell), torch.device("cpu"), started_at)
+            found = heading(*where, *stopped, job.planned_on, job.params.attempt) | NOTHING
     job.keep(found, job.output.probe, PROBE.write, f"probe of {job.wildcards.cell}")

@@ -1,7 +1,7 @@
 """What the documents of several benchmarks share: status and reason, and the fields that they begin with."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,24 +16,32 @@ from gpufeed.system.environment import environment
 log = logging.getLogger("gpufeed")
 
 
-def outcome(
-    what: str, device: str, work: Callable[[torch.device], dict[str, Any]]
-) -> tuple[torch.device, dict[str, Any]]:
-    """The device behind a name (cpu where the node lacks it), and status, sentence and what `work` adds.
+def node_document(
+    what: str,
+    device: str,
+    work: Callable[[torch.device], dict[str, Any]],
+    nothing: Mapping[str, Any],
+    planned_on: str,
+    attempt: int,
+) -> dict[str, Any]:
+    """Return the document of work on a node that is about no cell: what is known of it, and what it found.
 
-    A Skip gives `skipped`, any other error `failed`, with a sentence and nothing of `work`; `what` is
-    what the log calls it. An interrupt or SIGTERM goes on its way.
+    what: the log's word for the work. work: gets the device of that name, cpu where the node lacks it, and
+    its fields are added. nothing: all other fields. A Skip gives status `skipped`, any other error `failed`,
+    with a sentence and nothing of the work. An interrupt or SIGTERM goes on its way.
     """
-    on = torch.device("cpu")
+    started_at, on = now(), torch.device("cpu")
     try:
         on = resolve_device(device)
-        return on, {"status": "done", "sentence": None, **work(on)}
+        found = {"status": "done", "sentence": None, **work(on)}
     except Skip as skip:
         log.info("skipped: %s", skip)
-        return on, {"status": "skipped", "sentence": str(skip)}
+        found = {"status": "skipped", "sentence": str(skip)}
     except Exception as error:
         log.exception("%s failed", what)
-        return on, {"status": "failed", "sentence": one_line(error)}
+        found = {"status": "failed", "sentence": one_line(error)}
+    about = {"attempt": attempt, "planned_on": planned_on, "started_at": started_at, "finished_at": now()}
+    return {**nothing, **about, "environment": environment(on), **found}
 
 
 def heading(

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from gpufeed.core.cells import Cell, Plan, check_batch, check_names
+from gpufeed.core.cell_matrix import Plan, check_names
+from gpufeed.core.cells import Cell, check_batch
 from gpufeed.core.config import CONFIG, merged_config, planned, read_hyper
 from gpufeed.core.config_schema import read_yaml
 from gpufeed.core.errors import GpufeedError, first_line, unknown

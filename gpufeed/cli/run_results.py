@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpufeed.cli.run_config import EXPERIMENT
-from gpufeed.core.cells import Plan
+from gpufeed.core.cell_matrix import Plan
 from gpufeed.core.plan_advice import measured
 from gpufeed.core.repeats import again
 

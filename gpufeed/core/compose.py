@@ -19,19 +19,8 @@ from typing import Any
 import yaml
 
 from gpufeed.core import vit_options
-from gpufeed.core.cells import (
-    AXES,
-    LATER,
-    QUANTITY,
-    Cell,
-    check_names,
-    copied,
-    crossed,
-    impossible,
-    impossible_as_composed,
-    quantity,
-    source_options,
-)
+from gpufeed.core.cell_matrix import QUANTITY, check_names, crossed, quantity, source_options
+from gpufeed.core.cells import AXES, LATER, Cell, copied, impossible, impossible_as_composed
 from gpufeed.core.config import (
     CONFIG,
     GROUPS,
@@ -45,7 +34,7 @@ from gpufeed.core.config import (
 )
 from gpufeed.core.config_schema import explain, first_error, read_yaml
 from gpufeed.core.config_sources import check_of, check_source
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known, unknown
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_plugins import ask, parse_override, question, references_of
 from gpufeed.core.references import is_reference, short
@@ -196,11 +185,7 @@ def namesakes(key: str, root: Mapping) -> set[str]:
     return {path + last for path, node in nodes.items() if isinstance(node, Mapping) and last in node}
 
 
-def cell_from(
-    found: Composed,
-    config: Mapping,
-    count: Callable[[str], int] = lambda device: 1,
-) -> Cell:
+def cell_from(found: Composed, config: Mapping, count: Callable[[str], int] = lambda device: 1) -> Cell:
     """The checked cell behind a composed command line.
 
     config: whose `sources` the data is one of, for what it is made of. count: the devices of a kind that
@@ -276,8 +261,7 @@ def as_typed(path: list) -> list:
 
 def device_of(accelerator: object) -> str:
     """The device of a cell behind `trainer.accelerator`; `gpu` is mps on a Mac, cuda elsewhere."""
-    if accelerator not in ACCELERATORS:
-        raise unknown("trainer.accelerator", accelerator, ACCELERATORS, HERE)
+    require_known("trainer.accelerator", accelerator, ACCELERATORS, HERE)
     if accelerator == "gpu":
         return "mps" if sys.platform == "darwin" else "cuda"
     return accelerator

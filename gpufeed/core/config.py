@@ -13,17 +13,17 @@ from gpufeed.core import plan_advice as advice_plan
 from gpufeed.core import plan_ceilings as ceilings_plan
 from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import vit_options
-from gpufeed.core.cells import Cell, Plan, check_batch, name_sources, plan
+from gpufeed.core.cell_matrix import Plan, name_sources, plan
+from gpufeed.core.cells import Cell, check_batch
 from gpufeed.core.config_schema import explain, first_error, one_value, read_yaml, validator
 from gpufeed.core.config_sources import EVALUATION, check_of, check_source, holds_out, training_images
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.plan_builds import planned_builds
 from gpufeed.core.plan_decoding import check_sweep
 from gpufeed.core.plan_decoding import settings as sweep_settings
 from gpufeed.core.plan_impact import planned_impact
 from gpufeed.core.plan_kernels import check_lines
 from gpufeed.core.plan_plugins import answers, as_text, parse_override, question, references_of
-from gpufeed.core.plan_saved_models import kept_cells
 from gpufeed.core.plan_side_by_side import pair
 from gpufeed.core.references import code_of, is_reference
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, STORES, is_made
@@ -73,11 +73,9 @@ def check(config: Mapping) -> None:
         check_source(source, f"sources.{name}")
     for name, stand_in in config["use_instead"].items():
         for dataset in (name, stand_in):
-            if dataset not in config["sources"]:
-                raise unknown("dataset", dataset, config["sources"], "use_instead")
+            require_known("dataset", dataset, config["sources"], "use_instead")
         check_stand_in(config["use_instead"], name, stand_in)
-    if config["cache_decoder"] not in DECODERS:
-        raise unknown("decoder", config["cache_decoder"], DECODERS, "cache_decoder")
+    require_known("decoder", config["cache_decoder"], DECODERS, "cache_decoder")
     for name in config["experiments"]:
         planned_builds(config, name)
     for name, source in config["sources"].items():
@@ -85,8 +83,7 @@ def check(config: Mapping) -> None:
             check_of(config, name)
     for name, experiment in config["experiments"].items():
         for block in experiment.get("quick", ()):
-            if block not in experiment["blocks"]:
-                raise unknown("block", block, experiment["blocks"], f"experiments.{name}.quick")
+            require_known("block", block, experiment["blocks"], f"experiments.{name}.quick")
         check_sweep(config, name)
         check_lines(config, name)
         inference_plan.check(config, name)
@@ -156,7 +153,7 @@ def check_resume(config: Mapping, name: str, cells: Iterable[Cell]) -> None:
 def check_models(config: Mapping, found: Plan) -> None:
     """Raises GpufeedError for a model that is to be kept or measured and could not be evaluated."""
     for name, key in itertools.product(config["experiments"], ("models", "inference")):
-        for cell_id in kept_cells(config, found, name, key):
+        for cell_id in found.cells_for(config, name, key):
             dataset = found.cells[name][cell_id].dataset
             if not holds_out(config["sources"][dataset]):
                 raise GpufeedError(
@@ -328,8 +325,7 @@ class Composer:
                 raise GpufeedError(
                     f"{text!r} in {where}", f"nothing: {group} {entry!r} has no hyper-parameters", "remove it"
                 )
-            if name not in hyper[group]:
-                raise unknown(f"{group} hyper-parameter", name, hyper[group], f"{where}: {text}")
+            require_known(f"{group} hyper-parameter", name, hyper[group], f"{where}: {text}")
             hyper[group][name] = value
             check_hyper(group, entry, hyper[group], f"the overrides of {where}")
         if "heads" in hyper["model"] and "model" not in references:  # a vision transformer of ours

@@ -5,9 +5,9 @@ Imported while the workflow plans, so it needs nothing beyond what Snakemake its
 
 from collections.abc import Mapping
 
-from gpufeed.core.cells import QUANTITY, quantity
+from gpufeed.core.cell_matrix import QUANTITY, quantity
 from gpufeed.core.config_schema import validator
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known, unknown
 from gpufeed.core.references import FORMS, check, is_reference
 from gpufeed.core.registry import DERIVED, LAYOUTS, is_made
 
@@ -115,8 +115,7 @@ def check_of(config: Mapping, dataset: str) -> None:
         and ("resize" not in row if layout == "mosaic" else holds_out(row))
     ]
     for name in (of, config["use_instead"].get(of, of)):
-        if name not in others:
-            raise unknown("dataset", name, others, where)
+        require_known("dataset", name, others, where)
 
 
 def with_defaults(layout: str, options: Mapping) -> dict:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpufeed.core.cells import source_options
+from gpufeed.core.cell_matrix import source_options
 from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.image_listing import is_image
 from gpufeed.core.references import is_reference

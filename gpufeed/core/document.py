@@ -66,9 +66,7 @@ class Document:
             )
         except (OSError, ValueError) as error:
             raise GpufeedError(
-                f"no readable {self.word} at {path} ({error})",
-                f"the JSON of one {self.word}",
-                MAKE_AGAIN,
+                f"no readable {self.word} at {path} ({error})", f"the JSON of one {self.word}", MAKE_AGAIN
             ) from error
         self.check(data, path)
         for sentence in (*self.misplaced(data, path), *disagreements(data)):

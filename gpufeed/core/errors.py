@@ -41,6 +41,12 @@ def unknown(kind: str, name: object, choices, where: str = "the config") -> Gpuf
     return GpufeedError(f"{kind} {name!r} in {where}", f"one of: {', '.join(choices)}", remedy)
 
 
+def require_known(kind: str, name: object, choices, where: str = "the config") -> None:
+    """Raise the error of `unknown` for a name that is not among the choices."""
+    if name not in choices:
+        raise unknown(kind, name, choices, where)
+
+
 def one_line(error: Exception) -> str:
     """An error as one line for a record or a verdict; its traceback is in the log."""
     if isinstance(error, GpufeedError):

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.cells import Plan
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.cell_matrix import Plan
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.plan_ceilings import refused
 from gpufeed.core.registry import LOADERS
 
@@ -25,8 +25,7 @@ def settings(config: Mapping, plan: Plan, experiment: str) -> dict[str, Any] | N
     if asked is None:
         return None
     where, block = f"experiments.{experiment}.advice.of", asked["of"]
-    if block not in plan.blocks[experiment]:
-        raise unknown("block", block, plan.blocks[experiment], where)
+    require_known("block", block, plan.blocks[experiment], where)
     cells = plan.cells[experiment]
     ours = [cell for cell in plan.blocks[experiment][block] if not LOADERS[cells[cell].loader].ceiling]
     if len(ours) != 1:

@@ -6,7 +6,7 @@ Standard library only.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpufeed.core.errors import unknown
+from gpufeed.core.errors import require_known
 from gpufeed.core.registry import DECODERS
 
 CORES = ("all", "one")
@@ -31,12 +31,10 @@ def planned_builds(config: Mapping, experiment: str) -> Builds | None:
         return None
     where = f"experiments.{experiment}.builds"
     dataset = config["use_instead"].get(block["dataset"], block["dataset"])
-    if dataset not in config["sources"]:
-        raise unknown("dataset", dataset, config["sources"], where)
+    require_known("dataset", dataset, config["sources"], where)
     runs = [(name, "all") for name in block["decoders"]] + [
         (name, "one") for name in block.get("one_core", [])
     ]
     for name, _ in runs:
-        if name not in DECODERS:
-            raise unknown("decoder", name, DECODERS, where)
+        require_known("decoder", name, DECODERS, where)
     return Builds(dataset, sorted(block["counts"]), runs)

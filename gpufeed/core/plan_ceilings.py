@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.cells import Cell, Plan
-from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.registry import LOADERS
+from gpufeed.core.cell_matrix import Plan
+from gpufeed.core.cells import Cell
+from gpufeed.core.errors import GpufeedError
 
 FETCH, DECODE, TRANSFER = "fetch", "decode", "transfer"  # stages of the wait
 DEFAULTS = {"pairs": 20, "least_s": 3.0}
@@ -22,31 +22,17 @@ def settings(config: Mapping, experiment: str) -> dict[str, Any] | None:
 def cells(config: Mapping, plan: Plan, experiment: str) -> list[str]:
     """Ids of the cells whose ceilings are measured: those of the blocks in `ceilings`, without `replay`.
 
-    A block whose cells are all impossible under this config has none. Raises GpufeedError for a block that
-    there is not, for one of nothing but `replay`, and for a cell that no prepared step can be had of.
+    Raises GpufeedError as Plan.cells_for, and for a cell that no prepared step can be had of.
     """
-    blocks = config["experiments"][experiment].get("ceilings", {}).get("blocks", [])
-    where, found = f"experiments.{experiment}.ceilings.blocks", []
-    for block in blocks:
-        if block not in plan.blocks[experiment]:
-            raise unknown("block", block, plan.blocks[experiment], where)
-        of_block = {cell: plan.cells[experiment][cell] for cell in plan.blocks[experiment][block]}
-        ours = {name: cell for name, cell in of_block.items() if not LOADERS[cell.loader].ceiling}
-        if of_block and not ours:
+    found = plan.cells_for(config, experiment, "ceilings")
+    for cell in found:
+        if reason := refused(plan.cells[experiment][cell]):
             raise GpufeedError(
-                f"block {block!r} in {where}, which has no cell but ceilings",
-                "a block with a cell that loads something",
-                "name another block",
+                f"cell {cell} of the blocks in experiments.{experiment}.ceilings.blocks: {reason}",
+                "cells with the trainer plain on one device",
+                "name another block, or give these cells a block of their own",
             )
-        for cell in ours.values():
-            if reason := refused(cell):
-                raise GpufeedError(
-                    f"block {block!r} in {where}: {reason}",
-                    "cells with the trainer plain on one device",
-                    "name another block, or give these cells a block of their own",
-                )
-        found += ours
-    return list(dict.fromkeys(found))
+    return found
 
 
 def refused(cell: Cell) -> str | None:

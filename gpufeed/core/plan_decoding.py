@@ -4,9 +4,9 @@ Standard library only: the workflow imports this while it plans.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from gpufeed.core.errors import unknown
+from gpufeed.core.errors import require_known, unknown
 from gpufeed.core.registry import DECODERS
 
 # Entries of a sweep that read strips.bin, and the backend that decodes it; None: the best for the device.
@@ -30,15 +30,13 @@ def check_sweep(config: Mapping, experiment: str) -> None:
     if sweep is None:
         return
     for name in sweep["datasets"]:
-        if name not in config["sources"]:
-            raise unknown("dataset", name, config["sources"], f"{where}.datasets")
+        require_known("dataset", name, config["sources"], f"{where}.datasets")
     for name in sweep["decoders"]:
         if name not in DECODERS and name not in STRIP_SETS:
             raise unknown("decoder", name, {**DECODERS, **STRIP_SETS}, f"{where}.decoders")
     for key in ("batch_sizes", "cold"):
         for name in sweep.get(key, []):
-            if name not in sweep["datasets"]:
-                raise unknown("dataset", name, sweep["datasets"], f"{where}.{key}")
+            require_known("dataset", name, sweep["datasets"], f"{where}.{key}")
 
 
 def settings(config: Mapping, experiment: str) -> dict | None:
@@ -73,9 +71,6 @@ class Point:
     cores: int
     batch_size: int
     cache: str = "warm"  # warm | cold
-
-    def asdict(self) -> dict:
-        return asdict(self)
 
 
 def batch_of(wanted: int, images: Images, batch_pixels: int) -> int:

@@ -6,7 +6,8 @@ Read from the config while the workflow plans; standard library only.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpufeed.core.cells import AXES, Cell, combinations, crossed, flat
+from gpufeed.core.cell_matrix import combinations, crossed, flat
+from gpufeed.core.cells import AXES, Cell
 from gpufeed.core.errors import GpufeedError
 
 OF_WORKERS = ("workers", "prefetch_factor", "persistent_workers")  # go with the loader that has them

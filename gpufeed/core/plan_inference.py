@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.cells import Plan
-from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.plan_saved_models import kept_cells
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.registry import BACKENDS, TORCH_PRECISIONS
 
 METHODS = ("minmax", "percentile", "entropy")  # how onnxruntime finds the ranges of activations
@@ -38,11 +36,6 @@ def settings(config: Mapping, experiment: str) -> dict[str, Any] | None:
     return {**DEFAULTS, **{key: block[key] for key in DEFAULTS if key in block}}
 
 
-def cells(config: Mapping, plan: Plan, experiment: str) -> list[str]:
-    """Ids of the cells whose models are exported and measured."""
-    return kept_cells(config, plan, experiment, "inference")
-
-
 def pairs(settings: Mapping) -> list[tuple[str, str]]:
     """(backend, precision) of each row, the reference first: with it all others are compared."""
     chosen = [
@@ -60,8 +53,7 @@ def check(config: Mapping, experiment: str) -> None:
         return
     where = f"experiments.{experiment}.inference"
     for name in found["backends"]:
-        if name not in BACKENDS:
-            raise unknown("backend", name, BACKENDS, f"{where}.backends")
+        require_known("backend", name, BACKENDS, f"{where}.backends")
         if not any(backend == name for backend, _ in pairs(found)):
             raise GpufeedError(
                 f"backend {name} in {where}, of whose precisions none is in `precisions`",

@@ -14,7 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.cells import Cell, crossed
+from gpufeed.core.cell_matrix import crossed
+from gpufeed.core.cells import Cell
 from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.dataset_size import size_of
 from gpufeed.core.errors import GpufeedError

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.cells import Plan, crossed
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.cell_matrix import Plan, crossed
+from gpufeed.core.errors import GpufeedError, require_known
 
 PARTS = {"Load": "load_ms", "Transfer": "transfer_ms", "Train": "train_ms", "Total": "total_ms"}
 TOTAL_SAYS = "Total is measured from the end of the previous batch, so it includes the wait for data."
@@ -22,8 +22,7 @@ def pair(config: Mapping, plan: Plan, experiment: str) -> dict[str, str]:
     """
     found, where = {}, f"experiments.{experiment}.side_by_side"
     for block in (names := config["experiments"][experiment].get("side_by_side", [])):
-        if block not in plan.blocks[experiment]:
-            raise unknown("block", block, plan.blocks[experiment], where)
+        require_known("block", block, plan.blocks[experiment], where)
         cells = list(dict.fromkeys(plan.blocks[experiment][block]))
         if len(cells) > 1 or any(plan.cells[experiment][cell].synchronise != "step" for cell in cells):
             raise GpufeedError(

@@ -6,11 +6,12 @@ reference to code of one's own (gpufeed.core.references) counts as a name where 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.errors import Skip, unknown
+from gpufeed.core.errors import Skip, require_known
 from gpufeed.core.references import declared_entry, is_reference, resolve
 
 
@@ -214,125 +215,59 @@ DECODERS = {
     "cuda_jpeg": DecoderEntry("gpufeed.decoders.cuda_jpeg:CudaJpegDecoder", device="cuda", extension=True),
 }
 
+# of samples, one after the other in worker processes, and of whole batches; the others name what they take
+of_samples = partial(LoaderEntry, windows="given", decoders=HOST_DECODERS)
+of_batches = partial(LoaderEntry, augments=ON_DEVICE, windows="given")
+
 LOADERS = {
-    "dataloader_sync": LoaderEntry(
-        "gpufeed.loaders.dataloader:SyncLoader", makes=True, windows="given", decoders=HOST_DECODERS
+    "dataloader_sync": of_samples("gpufeed.loaders.dataloader:SyncLoader", makes=True),
+    "dataloader_workers": of_samples(
+        "gpufeed.loaders.dataloader:WorkersLoader", workers="required", makes=True
     ),
-    "dataloader_workers": LoaderEntry(
-        "gpufeed.loaders.dataloader:WorkersLoader",
-        workers="required",
-        makes=True,
-        windows="given",
-        decoders=HOST_DECODERS,
+    "overlap": of_samples("gpufeed.loaders.overlap:OverlapLoader", workers="optional", makes=True),
+    "fastai": of_samples("gpufeed.loaders.fastai:FastaiLoader", workers="optional", anew=True, makes=True),
+    "resident": of_batches("gpufeed.loaders.resident:ResidentLoader", reads="cache"),
+    "host_cache": of_batches("gpufeed.loaders.host_cache:HostCacheLoader", reads="cache"),
+    "torchvision_cuda": of_batches(
+        "gpufeed.loaders.streaming:TorchvisionCudaLoader", device="cuda", resizes=False
     ),
-    "overlap": LoaderEntry(
-        "gpufeed.loaders.overlap:OverlapLoader",
-        workers="optional",
-        makes=True,
-        windows="given",
-        decoders=HOST_DECODERS,
+    "torchcodec_cuda": of_batches(
+        "gpufeed.loaders.streaming:TorchcodecCudaLoader", device="cuda", resizes=False
     ),
-    "fastai": LoaderEntry(
-        "gpufeed.loaders.fastai:FastaiLoader",
-        workers="optional",
-        anew=True,
-        makes=True,
-        windows="given",
-        decoders=HOST_DECODERS,
+    "nvimgcodec": of_batches("gpufeed.loaders.streaming:NvImageCodecLoader", device="cuda", resizes=False),
+    "cuda_jpeg": of_batches("gpufeed.loaders.cuda_jpeg:CudaJpegLoader", extension=True, resizes=False),
+    "dali_gpu": of_batches(
+        "gpufeed.loaders.dali:DaliGpuLoader", device="cuda", augments=(*ON_DEVICE, "dali"), engines=True
     ),
-    "resident": LoaderEntry(
-        "gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=ON_DEVICE, windows="given"
+    "dali_cpu": of_batches("gpufeed.loaders.dali:DaliCpuLoader", augments=(*ON_DEVICE, "dali")),
+    "dali_gpu_reader": of_batches(
+        "gpufeed.loaders.dali:DaliGpuReaderLoader", device="cuda", windows="own", engines=True
     ),
-    "host_cache": LoaderEntry(
-        "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=ON_DEVICE, windows="given"
+    "dali_cpu_reader": of_batches("gpufeed.loaders.dali:DaliCpuReaderLoader", windows="own"),
+    "strips": of_batches(
+        "gpufeed.loaders.strips:StripsLoader", reads="strips", resizes=False, windows="never"
     ),
-    "torchvision_cuda": LoaderEntry(
-        "gpufeed.loaders.streaming:TorchvisionCudaLoader",
-        device="cuda",
-        resizes=False,
-        augments=ON_DEVICE,
-        windows="given",
-    ),
-    "torchcodec_cuda": LoaderEntry(
-        "gpufeed.loaders.streaming:TorchcodecCudaLoader",
-        device="cuda",
-        resizes=False,
-        augments=ON_DEVICE,
-        windows="given",
-    ),
-    "nvimgcodec": LoaderEntry(
-        "gpufeed.loaders.streaming:NvImageCodecLoader",
-        device="cuda",
-        resizes=False,
-        augments=ON_DEVICE,
-        windows="given",
-    ),
-    "cuda_jpeg": LoaderEntry(
-        "gpufeed.loaders.cuda_jpeg:CudaJpegLoader",
-        extension=True,
-        resizes=False,
-        augments=ON_DEVICE,
-        windows="given",
-    ),
-    "dali_gpu": LoaderEntry(
-        "gpufeed.loaders.dali:DaliGpuLoader",
-        device="cuda",
-        augments=(*ON_DEVICE, "dali"),
-        windows="given",
-        engines=True,
-    ),
-    "dali_cpu": LoaderEntry(
-        "gpufeed.loaders.dali:DaliCpuLoader", augments=(*ON_DEVICE, "dali"), windows="given"
-    ),
-    "dali_gpu_reader": LoaderEntry(
-        "gpufeed.loaders.dali:DaliGpuReaderLoader",
-        device="cuda",
-        augments=ON_DEVICE,
-        windows="own",
-        engines=True,
-    ),
-    "dali_cpu_reader": LoaderEntry(
-        "gpufeed.loaders.dali:DaliCpuReaderLoader", augments=ON_DEVICE, windows="own"
-    ),
-    "strips": LoaderEntry(
-        "gpufeed.loaders.strips:StripsLoader", reads="strips", resizes=False, augments=ON_DEVICE
-    ),
-    "resident_jpeg": LoaderEntry(
-        "gpufeed.loaders.resident_jpeg:ResidentJpegLoader", extension=True, resizes=False, augments=ON_DEVICE
+    "resident_jpeg": of_batches(
+        "gpufeed.loaders.resident_jpeg:ResidentJpegLoader", extension=True, resizes=False, windows="never"
     ),
     "spdl": LoaderEntry(
-        "gpufeed.loaders.spdl:SpdlLoader",
-        workers="optional",
-        threads=True,
-        own_process=True,
-        windows="given",
+        "gpufeed.loaders.spdl:SpdlLoader", workers="optional", threads=True, own_process=True, windows="given"
     ),
     "spdl_processes": LoaderEntry(
         "gpufeed.loaders.spdl:SpdlProcessesLoader", workers="required", stays=True, windows="given"
     ),
-    "webdataset": LoaderEntry(
-        "gpufeed.loaders.webdataset:WebDatasetLoader",
-        workers="optional",
-        reads="shards",
-        windows="given",
-        decoders=HOST_DECODERS,
+    "webdataset": of_samples(
+        "gpufeed.loaders.webdataset:WebDatasetLoader", workers="optional", reads="shards"
     ),
-    "webdataset_resampled": LoaderEntry(
+    "webdataset_resampled": of_samples(
         "gpufeed.loaders.webdataset_resampled:ResampledLoader",
         workers="required",
         stays=True,
         reads="shards",
-        windows="given",
-        decoders=HOST_DECODERS,
         replacement=True,
     ),
-    "ffcv": LoaderEntry(
-        "gpufeed.loaders.ffcv:FfcvLoader",
-        workers="optional",
-        threads=True,
-        reads="beton",
-        augments=ON_DEVICE,
-        windows="own",
+    "ffcv": of_batches(
+        "gpufeed.loaders.ffcv:FfcvLoader", workers="optional", threads=True, reads="beton", windows="own"
     ),
     "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", makes=True, ceiling=True, windows="given"),
 }
@@ -429,8 +364,7 @@ def load(kind: str, name: str, what: str = "target") -> Any:
     what: which of the entry's targets. Raises GpufeedError for a name that is not registered.
     """
     entries = KINDS[kind]
-    if name not in entries:
-        raise unknown(kind, name, entries, where="the registry")
+    require_known(kind, name, entries, where="the registry")
     target = getattr(entries[name], what)
     if target == name:  # a reference
         return resolve(name)
@@ -490,8 +424,7 @@ def modules_of(kind: str, name: str) -> set[str]:
 
     Those of a loader's store, without its build, and of the decoder that the loader is called as or after.
     """
-    if name not in KINDS[kind]:
-        raise unknown(kind, name, KINDS[kind], where="the registry")
+    require_known(kind, name, KINDS[kind], where="the registry")
     targets = [target] if (target := KINDS[kind][name].target) != name else []
     if kind == "loader":
         store = LOADERS[name].store

@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.cells import AXES, Cell, Plan
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.cell_matrix import Plan
+from gpufeed.core.cells import AXES, Cell
+from gpufeed.core.errors import GpufeedError, require_known
 
 
 def chosen(config: Mapping, plan: Plan) -> dict[str, dict[str, Cell]]:
@@ -41,8 +42,7 @@ def as_text(value: Any) -> str:
 def check_part(config: Mapping, plan: Plan) -> None:
     """Raise GpufeedError for `only` or `block` that leave a run nothing to measure."""
     for axis in config["only"]:
-        if axis not in AXES:
-            raise unknown("axis", axis, AXES, "only")
+        require_known("axis", axis, AXES, "only")
     if not any(chosen(config, plan).values()):
         raise GpufeedError(
             f"no cell with {', '.join(f'{axis} {value!r}' for axis, value in config['only'].items())} (only)",

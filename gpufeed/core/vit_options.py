@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 
 POOLS = ("mean", "class_token")
 PATCHES = ("linear", "conv")
@@ -41,8 +41,7 @@ def check(options: Mapping[str, Any], where: str) -> None:
         ("sdpa", BACKENDS),
         ("residual", RESIDUALS),
     ):
-        if options[key] not in choices:
-            raise unknown(f"model.{key}", options[key], choices, where)
+        require_known(f"model.{key}", options[key], choices, where)
     width, heads, ratio = options["width"], options["heads"], options["mlp_ratio"]
     if width % heads:
         near = [n for n in range(1, width + 1) if width % n == 0 and abs(n - heads) <= max(4, heads)]

@@ -25,6 +25,7 @@ class FallbackDecoder(Decoder):
 
     takes: ClassVar[frozenset[str]] = JPEG_KINDS | PNG_KINDS
     resize: tuple[int, int] | None = None  # (height, width) of what it gives, if not that of the files
+    library: Any  # the package that decodes, whose version is the decoder's
 
     def __init__(self, threads: int = 1):
         super().__init__(threads)
@@ -75,6 +76,20 @@ class FallbackDecoder(Decoder):
             for i, image in zip(taken, results, strict=True):
                 images[i] = image if fits(image, self.size_of(headers[i])) else None
         return images
+
+    def version(self) -> str:
+        return f"{self.name} {self.library.__version__}"
+
+
+class SingleDecoder(FallbackDecoder):
+    """A decoder whose library takes one file a call."""
+
+    def decode_taken(self, files: list[bytes]) -> list[np.ndarray | None]:
+        return [self.decode_one(data) for data in files]
+
+    @abstractmethod
+    def decode_one(self, data: bytes) -> np.ndarray | None:
+        """uint8 (H, W, 3); None for a file that the library refuses."""
 
 
 def fits(image: Any | None, size: tuple[int, int]) -> bool:

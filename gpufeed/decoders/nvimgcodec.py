@@ -42,6 +42,3 @@ class NvImageCodecDecoder(DeviceDecoder):
         copies = together([None if image is None else torch.from_dlpack(image) for image in images])
         stream.synchronize()  # sync point: the copies are done before the originals go
         return copies
-
-    def version(self) -> str:
-        return f"{self.name} {self.library.__version__}"

@@ -7,10 +7,7 @@ import numpy as np
 from gpufeed.decoders.base import EXACT
 from gpufeed.decoders.fallback import FallbackDecoder
 
-NEEDS = {
-    "nvidia.nvimgcodec": "nvidia-nvimgcodec-cu12 or nvidia-nvimgcodec-cu13",
-    "simplejpeg": "simplejpeg",
-}
+NEEDS = {"nvidia.nvimgcodec": "nvidia-nvimgcodec-cu12 or nvidia-nvimgcodec-cu13", "simplejpeg": "simplejpeg"}
 OPTIONS = ":fancy_upsampling=1"  # interpolates chroma as libjpeg does, where a backend can
 
 
@@ -37,9 +34,6 @@ class NvImageCodecCpuDecoder(FallbackDecoder):
     def decode_taken(self, files: list[bytes]) -> list[np.ndarray | None]:
         images = decode_streams(self.library, self.codec, files)
         return [None if image is None else np.asarray(image) for image in images]  # each keeps its image
-
-    def version(self) -> str:
-        return f"{self.name} {self.library.__version__}"
 
 
 def decode_streams(library, codec, files: list[bytes], **options) -> list:

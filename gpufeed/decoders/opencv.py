@@ -3,10 +3,10 @@
 import numpy as np
 
 from gpufeed.decoders.base import EXACT
-from gpufeed.decoders.fallback import FallbackDecoder
+from gpufeed.decoders.fallback import SingleDecoder
 
 
-class OpenCVDecoder(FallbackDecoder):
+class OpenCVDecoder(SingleDecoder):
     """libjpeg-turbo and libpng behind cv2.imdecode."""
 
     name = "opencv"
@@ -19,18 +19,12 @@ class OpenCVDecoder(FallbackDecoder):
 
         # threads of OpenCV do not survive the fork of a decoding process, and one core is all it may use
         cv2.setNumThreads(1)
-        self.cv2 = cv2
+        self.library = cv2
         self.flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
-    def decode_taken(self, files: list[bytes]) -> list[np.ndarray | None]:
-        return [self._decode_one(data) for data in files]
-
-    def _decode_one(self, data: bytes) -> np.ndarray | None:
+    def decode_one(self, data: bytes) -> np.ndarray | None:
         try:
-            bgr = self.cv2.imdecode(np.frombuffer(data, np.uint8), self.flags)  # (H, W, 3)
-        except self.cv2.error:
+            bgr = self.library.imdecode(np.frombuffer(data, np.uint8), self.flags)  # (H, W, 3)
+        except self.library.error:
             return None
-        return None if bgr is None else self.cv2.cvtColor(bgr, self.cv2.COLOR_BGR2RGB)
-
-    def version(self) -> str:
-        return f"{self.name} {self.cv2.__version__}"
+        return None if bgr is None else self.library.cvtColor(bgr, self.library.COLOR_BGR2RGB)

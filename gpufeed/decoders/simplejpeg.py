@@ -4,11 +4,11 @@ import numpy as np
 
 from gpufeed.decoders.base import EXACT
 from gpufeed.decoders.encoded_file import JPEG_KINDS, read_header
-from gpufeed.decoders.fallback import FallbackDecoder
+from gpufeed.decoders.fallback import SingleDecoder
 from gpufeed.decoders.pillow import reduced_size
 
 
-class SimpleJpegDecoder(FallbackDecoder):
+class SimpleJpegDecoder(SingleDecoder):
     """Half of Pillow's time for a JPEG of 64 x 64 pixels; strict, so that a damaged file goes to Pillow."""
 
     name = "simplejpeg"
@@ -22,10 +22,7 @@ class SimpleJpegDecoder(FallbackDecoder):
 
         self.library = simplejpeg
 
-    def decode_taken(self, files: list[bytes]) -> list[np.ndarray | None]:
-        return [self._decode_one(data) for data in files]
-
-    def _decode_one(self, data: bytes) -> np.ndarray | None:
+    def decode_one(self, data: bytes) -> np.ndarray | None:
         try:
             return self.library.decode_jpeg(data)  # (H, W, 3)
         except ValueError:
@@ -41,9 +38,6 @@ class SimpleJpegDecoder(FallbackDecoder):
         except ValueError:
             return None
         return image if image.shape[:2] == (height, width) else None
-
-    def version(self) -> str:
-        return f"{self.name} {self.library.__version__}"
 
 
 def decode_jpeg(data, fancy: bool, out: np.ndarray | None = None) -> np.ndarray:

@@ -7,12 +7,12 @@ import numpy as np
 from gpufeed.core.errors import Skip
 from gpufeed.decoders.base import EXACT
 from gpufeed.decoders.encoded_file import JPEG_KINDS, without_exif
-from gpufeed.decoders.fallback import FallbackDecoder
+from gpufeed.decoders.fallback import SingleDecoder
 
 TORCHCODEC = "torchcodec of the CUDA 13 stack"  # it is built against torch 2.11 and newer, of CUDA 13
 
 
-class TorchcodecCpuDecoder(FallbackDecoder):
+class TorchcodecCpuDecoder(SingleDecoder):
     """libjpeg-turbo behind torchcodec's decode_jpeg, which would turn images as Exif data says."""
 
     name = "torchcodec_cpu"
@@ -28,18 +28,12 @@ class TorchcodecCpuDecoder(FallbackDecoder):
         require_decode_jpeg(self.name, torchcodec)
         self.library = torchcodec
 
-    def decode_taken(self, files: list[bytes]) -> list[np.ndarray | None]:
-        return [self._decode_one(data) for data in files]
-
-    def _decode_one(self, data: bytes) -> np.ndarray | None:
+    def decode_one(self, data: bytes) -> np.ndarray | None:
         try:
             image = self.library.decoders.decode_jpeg(without_exif(data))  # (3, H, W)
         except RuntimeError:
             return None
         return image.permute(1, 2, 0).contiguous().numpy()  # (H, W, 3)
-
-    def version(self) -> str:
-        return f"{self.name} {self.library.__version__}"
 
 
 def require_decode_jpeg(user: str, library: ModuleType) -> None:

@@ -3,10 +3,10 @@
 import numpy as np
 
 from gpufeed.decoders.base import EXACT
-from gpufeed.decoders.fallback import FallbackDecoder
+from gpufeed.decoders.fallback import SingleDecoder
 
 
-class TorchvisionCpuDecoder(FallbackDecoder):
+class TorchvisionCpuDecoder(SingleDecoder):
     """libjpeg-turbo and libpng behind torchvision.io.decode_image."""
 
     name = "torchvision_cpu"
@@ -20,10 +20,7 @@ class TorchvisionCpuDecoder(FallbackDecoder):
 
         self.library = torchvision
 
-    def decode_taken(self, files: list[bytes]) -> list[np.ndarray | None]:
-        return [self._decode_one(data) for data in files]
-
-    def _decode_one(self, data: bytes) -> np.ndarray | None:
+    def decode_one(self, data: bytes) -> np.ndarray | None:
         import torch
 
         encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)  # a tensor must be writable
@@ -32,6 +29,3 @@ class TorchvisionCpuDecoder(FallbackDecoder):
         except RuntimeError:
             return None
         return image.permute(1, 2, 0).contiguous().numpy()  # (H, W, 3)
-
-    def version(self) -> str:
-        return f"{self.name} {self.library.__version__}"

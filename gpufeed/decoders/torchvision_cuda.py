@@ -24,9 +24,8 @@ class TorchvisionCudaDecoder(DeviceDecoder):
 
     def open(self) -> None:
         self.library, self.decode_jpeg = self.bring()
-        with (
-            warnings.catch_warnings()
-        ):  # of buffers that are read only, once in a process; so does decode_jpeg
+        # of buffers that are read only, once in a process; so does decode_jpeg
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.frombuffer(b"\0", dtype=torch.uint8)
 
@@ -63,6 +62,3 @@ class TorchvisionCudaDecoder(DeviceDecoder):
             return self.decode_jpeg(encoded, mode="RGB", device=self.device)
         except RuntimeError as error:
             raise self.refusal(error) from error
-
-    def version(self) -> str:
-        return f"{self.name} {self.library.__version__}"

@@ -16,7 +16,7 @@ import torch
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.registry import fetch
+from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Tally, Tolerance
 from gpufeed.system.random_draws import BITS, MASK, fold
@@ -69,9 +69,8 @@ class LoadRequest:
     strips: Path | None = None  # strips.bin of a strip set, for the loader that reads one
     shards: Path | None = None  # shards.json of a shard set, for the loader that reads one
     beton: Path | None = None  # .beton file, for the loader that reads one
-    extension: Path | None = (
-        None  # the library of gpufeed.native, for a loader that decodes by it; None: found
-    )
+    # the library of gpufeed.native, for a loader that decodes by it; None: found
+    extension: Path | None = None
     sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
     # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are
     # decoded, or augment `dali`, which DALI's loaders build into their pipeline
@@ -322,6 +321,27 @@ class Loader(ABC):
 def make_loader(name: str, request: LoadRequest) -> Loader:
     """Return the loader `name`, registered or a reference, not open yet; raises as `fetch`."""
     return fetch("loader", name)(request, **request.options)
+
+
+def require_store(loader: str, request: LoadRequest) -> None:
+    """Raise GpufeedError for a request without the store that a registered loader reads."""
+    store = LOADERS[loader].reads
+    if getattr(request, store) is None:
+        raise GpufeedError(
+            f"no {store} for the loader {loader}",
+            f"the {store} of its dataset",
+            f"build it with the rule build_{store}",
+        )
+
+
+def refuse_transform(loader: str, request: LoadRequest, because: str) -> None:
+    """Raise GpufeedError for a request with a transform of single samples. because: why there are none."""
+    if request.sample_transform is not None:
+        raise GpufeedError(
+            f"a transform for each sample in loader {loader}",
+            f"none: {because}",
+            "use augment none or torch",
+        )
 
 
 class OrderedLoader(Loader):

@@ -46,6 +46,14 @@ class OwnKernels:
         return f"{self.name} {code_digest()}"
 
 
+def require_extension(loader: str, request: LoadRequest) -> None:
+    """Load the library of our kernels that a request names; raise Skip where its device has none."""
+    if request.extension is not None:
+        native.load(request.extension)
+    if sentence := native.status(request.device).sentence:
+        raise Skip(f"Loader {loader} needs this project's extension. {sentence}")
+
+
 @dataclass
 class CountedBatch(Batch):
     """by_pillow: how many of its images the kernels did not take."""
@@ -72,10 +80,7 @@ class CudaJpegLoader(StreamingLoader):
     def open(self) -> None:
         """Raises Skip without the extension."""
         device = self.request.device
-        if self.request.extension is not None:
-            native.load(self.request.extension)
-        if sentence := native.status(device).sentence:
-            raise Skip(f"Loader {self.decoder} needs this project's extension. {sentence}")
+        require_extension(self.decoder, self.request)
         super().open()
         for _ in range(THREADS):
             own = None if self.stream is None else torch.cuda.Stream(device, priority=self.stream.priority)

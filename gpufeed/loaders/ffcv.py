@@ -26,7 +26,7 @@ from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError, Skip, import_or_skip
 from gpufeed.decoders.base import Tally, Tolerance
 from gpufeed.decoders.pillow import rgb
-from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, send, upload
+from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, refuse_transform, require_store, send, upload
 from gpufeed.loaders.prefetch import END_S, POLL_S, AheadLoader
 from gpufeed.stores.ffcv_store import JPEG, TOLERANCE, BetonInfo, open_beton, rewritten
 
@@ -66,16 +66,8 @@ class FfcvLoader(AheadLoader):
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)
-        if request.beton is None:
-            raise GpufeedError(
-                f"no .beton file for the loader {NAME}", "a .beton file", "build it with build_beton"
-            )
-        if request.sample_transform is not None:
-            raise GpufeedError(
-                "a transform for each sample",
-                "none: FFCV runs what Numba compiles",
-                "use augment none or torch",
-            )
+        require_store(NAME, request)
+        refuse_transform(NAME, request, "FFCV runs what Numba compiles")
         self.library = Turbo()
         self.tally = Tally(NAME)
         self.loader = None

@@ -7,7 +7,15 @@ import numpy as np
 import torch
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import Batch, Loader, LoadRequest, Rows, permutation
+from gpufeed.loaders.base import (
+    Batch,
+    Loader,
+    LoadRequest,
+    Rows,
+    permutation,
+    refuse_transform,
+    require_store,
+)
 from gpufeed.loaders.scaled_crops import DeviceCacheCrops
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.system.host_memory import free_host_bytes
@@ -104,14 +112,8 @@ class ResidentLoader(Loader):
 
 def check_request(loader: str, request: LoadRequest) -> None:
     """Raises GpufeedError unless the request has a cache, and no transform of single samples."""
-    if request.cache is None:
-        raise GpufeedError(
-            f"no cache for the loader {loader}", "a decoded cache", "build it with the rule build_cache"
-        )
-    if request.sample_transform is not None:
-        raise GpufeedError(
-            "a transform for each sample", f"none: {loader} decodes nothing", "use augment none or torch"
-        )
+    require_store(loader, request)
+    refuse_transform(loader, request, "it decodes nothing")
 
 
 def free_bytes(device: torch.device) -> int:

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpufeed import native
-from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.decoders.base import EXACT, Tally
-from gpufeed.decoders.jpeg_groups import code_digest
-from gpufeed.loaders.base import Batch, Loader, LoadRequest, epoch_order, send
+from gpufeed.decoders.base import Tally
+from gpufeed.loaders.base import Batch, Loader, LoadRequest, epoch_order, refuse_transform, send
 from gpufeed.loaders.coded_store import CodedStore, filled
+from gpufeed.loaders.cuda_jpeg import OwnKernels, require_extension
 from gpufeed.loaders.prefetch import hand_over
 from gpufeed.loaders.streaming import check_size
 
@@ -94,16 +92,6 @@ STREAMS = 2  # decode by turns, so that a round's rare kinds run beside the next
 Decoded = tuple[torch.Tensor, "torch.cuda.Event | None"]  # images of a round, and on CUDA when they are there
 
 
-class OwnKernels:
-    """Who decodes, as the gate asks for it: the kernels of the decoder of that name, without its Python."""
-
-    name = "cuda_jpeg"
-    tolerance = EXACT
-
-    def version(self) -> str:
-        return f"{self.name} {code_digest()}"
-
-
 class ResidentJpegLoader(Loader):
     """Reads every file in `open`, once, and decodes whole rounds of batches ahead, on CUDA on side streams.
 
@@ -119,12 +107,7 @@ class ResidentJpegLoader(Loader):
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         check_size("resident_jpeg", request)
-        if request.sample_transform is not None:
-            raise GpufeedError(
-                "a transform for each sample in loader resident_jpeg",
-                "none: it decodes whole batches",
-                "use augment none or torch",
-            )
+        refuse_transform("resident_jpeg", request, "it decodes whole batches")
         batch_bytes = request.batch_size * int(np.prod(request.manifest.image_size())) * 3
         self.round = max(1, ROUND_BYTES // batch_bytes) * request.batch_size
         self.labels = request.manifest.labels()
@@ -137,10 +120,7 @@ class ResidentJpegLoader(Loader):
     def open(self) -> None:
         """Fills the store; raises Skip without the extension, and errors as `filled` does."""
         device = self.request.device
-        if self.request.extension is not None:
-            native.load(self.request.extension)
-        if sentence := native.status(device).sentence:
-            raise Skip(f"Loader resident_jpeg needs this project's extension. {sentence}")
+        require_extension("resident_jpeg", self.request)
         self.store = filled(self.request)
         self.thread = ThreadPoolExecutor(1, "gpufeed-order")
         if device.type == "cuda":

@@ -61,9 +61,8 @@ def begin() -> None:
     """Makes a process one that ends with its parent and leaves all other signals to it."""
     leave_signals()
     settle()
-    if (
-        not multiprocessing.parent_process().is_alive()
-    ):  # it went while this one imported: `settle` saw another
+    # it went while this one imported: `settle` saw another
+    if not multiprocessing.parent_process().is_alive():
         os._exit(1)
     torch.set_num_threads(1)  # as in the DataLoader's workers: batches are made beside each other
 

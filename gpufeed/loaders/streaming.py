@@ -21,7 +21,7 @@ from gpufeed.core.registry import LOADERS, load
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Decoded, Decoder, Outcome, Tally, bad_file
 from gpufeed.decoders.encoded_file import read_file
-from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, send, upload
+from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, refuse_transform, send, upload
 from gpufeed.loaders.prefetch import Ahead, AheadLoader
 from gpufeed.system.timing import Span
 
@@ -114,12 +114,7 @@ class StreamingLoader(AheadLoader):
 
     def check_transform(self) -> None:
         """Raises GpufeedError for a transform of single samples, which has nowhere to run here."""
-        if self.request.sample_transform is not None:
-            raise GpufeedError(
-                f"a transform for each sample in loader {self.decoder}",
-                "none: it decodes whole batches",
-                "use augment none or torch",
-            )
+        refuse_transform(self.decoder, self.request, "it decodes whole batches")
 
     def open(self) -> None:
         """Sets the library up; raises Skip if this node cannot run it."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import Batch, LoadRequest, epoch_order, send
+from gpufeed.loaders.base import Batch, LoadRequest, epoch_order, refuse_transform, require_store, send
 from gpufeed.loaders.prefetch import AheadLoader
 from gpufeed.stores.strip_backends.base import StripBackend
 from gpufeed.stores.strips_reader import StripReader, Unit
@@ -40,14 +39,8 @@ class StripsLoader(AheadLoader):
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)
-        if request.strips is None:
-            raise GpufeedError("no strips for the loader strips", "a strip set", "build it with build_strips")
-        if request.sample_transform is not None:
-            raise GpufeedError(
-                "a transform for each sample",
-                "none: strips decode on the device",
-                "use augment none or torch",
-            )
+        require_store("strips", request)
+        refuse_transform("strips", request, "strips decode on the device")
         self.labels = request.manifest.labels()
         self.reader: StripReader | None = None
         self.decoding: torch.cuda.Stream | None = None  # beside `stream`, where batches are gathered

@@ -19,7 +19,15 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from gpufeed.core.errors import GpufeedError, import_or_skip
-from gpufeed.loaders.base import PEERS, Batch, LoadRequest, OrderedLoader, empty_batch, epoch_order
+from gpufeed.loaders.base import (
+    PEERS,
+    Batch,
+    LoadRequest,
+    OrderedLoader,
+    empty_batch,
+    epoch_order,
+    require_store,
+)
 from gpufeed.loaders.samples import HostBatch, HostBatches, Samples, collate, copied
 from gpufeed.stores.shards_store import Shard, ShardsInfo, open_shards
 
@@ -41,10 +49,7 @@ class WebDatasetLoader(OrderedLoader):
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)
-        if request.shards is None:
-            raise GpufeedError(
-                "no shards for the loader webdataset", "a shard set", "build it with build_shards"
-            )
+        require_store("webdataset", request)
         self.plan: Plan | None = None
         self.host: ShardBatches | None = None
 

@@ -7,7 +7,7 @@ Source: He et al. 2015, arXiv:1512.03385; the small stem is that of its section 
 from torch import nn
 from torchvision import models
 
-from gpufeed.core.errors import unknown
+from gpufeed.core.errors import require_known
 
 STEMS = ("imagenet", "cifar")
 
@@ -28,8 +28,7 @@ def resnet50(num_classes: int, stem: str = "imagenet") -> nn.Module:
 
 def with_stem(model: models.ResNet, stem: str) -> nn.Module:
     """Return one of torchvision's ResNets with the stem of that name."""
-    if stem not in STEMS:
-        raise unknown("model.stem", stem, STEMS)
+    require_known("model.stem", stem, STEMS)
     if stem == "cifar":
         model.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")  # as torchvision

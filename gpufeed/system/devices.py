@@ -14,7 +14,7 @@ import pynvml
 import torch
 
 from gpufeed.core.cells import DEVICES, PRECISIONS
-from gpufeed.core.errors import Skip, unknown
+from gpufeed.core.errors import Skip, require_known
 from gpufeed.system import gpu_locks
 from gpufeed.system.nvml import ask, session
 
@@ -32,8 +32,7 @@ def resolve_device(name: str) -> torch.device:
     Raises Skip if this node lacks it, or has fewer than the job wants for itself, and for `auto` where the
     job has a GPU that torch, built with CUDA, cannot use; GpufeedError for a name that is no device.
     """
-    if name not in DEVICES:
-        raise unknown("device", name, DEVICES)
+    require_known("device", name, DEVICES)
     if name in ("auto", "cuda"):
         gpu_locks.refuse()
     if name == "auto":
@@ -90,8 +89,7 @@ def resolve_precision(name: str, device: torch.device) -> str:
     `auto` is bf16 on CUDA from compute capability 8.0 on, fp16 on older GPUs, fp32 elsewhere. Raises
     Skip where the device cannot do it, GpufeedError for a name that is no precision.
     """
-    if name not in PRECISIONS:
-        raise unknown("precision", name, PRECISIONS)
+    require_known("precision", name, PRECISIONS)
     if device.type != "cuda":
         if name in ("tf32", "fp16"):
             raise Skip(f"Precision {name} is run on CUDA GPUs only, and this cell's device is {device.type}.")

@@ -1,12 +1,17 @@
 """Work spread over processes, with the death of one of them reported in a sentence."""
 
 import gc
+import multiprocessing
+import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
+from multiprocessing.connection import Connection
+
+import psutil
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.system.host_memory import keep_freed_blocks
@@ -69,3 +74,42 @@ def garbage_kept():
         yield
     finally:
         gc.unfreeze()
+
+
+@contextmanager
+def forked_child(
+    work: Callable[[Connection], None], name: str, begun: Callable[[], None]
+) -> Iterator[tuple[Connection, multiprocessing.Process]]:
+    """Run `work` in a fork of this process; yield the end of the pipe that hears from it, and the process.
+
+    work: gets the end to send by. The child and all that it starts end with the block, and with this process.
+    begun: called once the child runs, for what starts threads: none may be there when it is forked.
+    """
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def run() -> None:
+        end_with(1)
+        work(sender)
+
+    child = context.Process(target=run, name=name)
+    child.start()
+    sender.close()
+    try:
+        begun()
+        yield receiver, child
+    finally:
+        if child.is_alive():
+            process = psutil.Process(child.pid)
+            for one in [process, *process.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+        child.join()
+
+
+def exit_words(child: multiprocessing.Process) -> str:
+    """Wait until a child has ended, and return its exit code in words."""
+    child.join()
+    if (code := child.exitcode) < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"

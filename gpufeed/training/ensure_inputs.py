@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.cells import QUANTITY, Cell, content, quantity, source_options
+from gpufeed.core.cell_matrix import QUANTITY, content, quantity, source_options
+from gpufeed.core.cells import Cell
 from gpufeed.core.config_sources import with_defaults
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.folders import expanded
 from gpufeed.core.image_listing import FOLDER
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, load, store_file
@@ -48,8 +49,7 @@ class Shelf:
 def shelf_of(values: Mapping[str, Any]) -> Shelf:
     """Where the command line wants datasets to be; raises GpufeedError for a decoder that builds no cache."""
     choices = {name for name, decoder in DECODERS.items() if decoder.reads == "files"}  # of no other store
-    if values["cache_decoder"] not in choices:
-        raise unknown("decoder", values["cache_decoder"], choices, "cache_decoder")
+    require_known("decoder", values["cache_decoder"], choices, "cache_decoder")
     archives = tuple(Path(folder) for folder in values["archives"])
     root, decoder = expanded(values["data_folder"]), values["cache_decoder"]
     broken, form = values["max_quarantined_share"], values["data_form"]

@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 import torch
 from pytorch_lightning import LightningDataModule
 
-from gpufeed.core.cells import Cell, check_names, content, impossible, settle
+from gpufeed.core.cell_matrix import check_names, content
+from gpufeed.core.cells import Cell, impossible, settle
 from gpufeed.core.compose import shipped
 from gpufeed.core.config import check_hyper, read_hyper
 from gpufeed.core.config_sources import check_source
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.registry import LOADERS
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import make_loader
@@ -83,8 +84,7 @@ class ImageDataModule(LightningDataModule):
         axes = {"dataset": self.dataset, "loader": "dataloader_sync" if in_process else self.loader}
         axes["augment"] = self.augment
         choices = [name for name, entry in LOADERS.items() if not entry.ceiling]  # ceilings repeat one batch
-        if self.loader not in choices:
-            raise unknown("loader", self.loader, choices, where)
+        require_known("loader", self.loader, choices, where)
         check_names(axes, where, config["sources"])
         for key, least in (("batch_size", 1), ("num_workers", 0), ("prefetch_factor", 1), ("seed", 0)):
             value = getattr(self, key)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known, unknown
 
 OPTIMISERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("one_cycle", "constant")
@@ -75,8 +75,7 @@ def learning_rates(options: Mapping[str, Any], total_steps: int) -> list[float]:
     zero (torch's OneCycleLR; momentum stays as it is). Raises GpufeedError for an unknown schedule.
     """
     rate, schedule = float(options["learning_rate"]), options["schedule"]
-    if schedule not in SCHEDULES:
-        raise unknown("trainer.schedule", schedule, SCHEDULES)
+    require_known("trainer.schedule", schedule, SCHEDULES)
     if not rate > 0:
         raise GpufeedError(
             f"trainer.learning_rate {rate}", "a number above 0", "set it in config/hydra/trainer"

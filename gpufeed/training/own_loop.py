@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from gpufeed.core.cells import Cell, check_names, impossible, settle
+from gpufeed.core.cell_matrix import check_names
+from gpufeed.core.cells import Cell, impossible, settle
 from gpufeed.core.compose import shipped
 from gpufeed.core.config import check_axes, check_hyper, read_hyper
 from gpufeed.core.config_sources import check_source

@@ -6,7 +6,6 @@ from gpufeed.core import plan_ceilings as ceilings_plan
 from gpufeed.core import plan_decoding as sweep_plan
 from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import plan_kernels as kernels_plan
-from gpufeed.core import plan_saved_models as models_plan
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_advice import candidates
 from gpufeed.core.plan_builds import planned_builds
@@ -116,8 +115,10 @@ class Models:
 
     def __init__(self, run: Run):
         self.run, self.config = run, run.config
-        self.kept = {name: models_plan.kept_cells(run.config, run.plan, name) for name in run.plan.cells}
-        self.in_use = {name: inference_plan.cells(run.config, run.plan, name) for name in run.plan.cells}
+        self.kept, self.in_use = (
+            {name: run.plan.cells_for(run.config, name, part) for name in run.plan.cells}
+            for part in ("models", "inference")
+        )
 
     def folder_of(self, wildcards: Any) -> str:
         """Return the folder of a kept model."""
@@ -125,12 +126,12 @@ class Models:
 
     def is_asked(self, experiment: str) -> bool:
         """Return whether the kept models of an experiment predict any image."""
-        files = models_plan.files_to_predict(self.config, experiment)
-        return bool(files or models_plan.samples_to_predict(self.config, experiment))
+        models = self.config["experiments"][experiment].get("models", {})
+        return bool(models.get("predict") or models.get("samples"))
 
     def samples_of(self, wildcards: Any) -> int:
         """Return of how many evaluation images a model predicts the class."""
-        return models_plan.samples_to_predict(self.config, wildcards.experiment)
+        return self.config["experiments"][wildcards.experiment].get("models", {}).get("samples", 0)
 
     def asked_about(self, wildcards: Any) -> dict[str, Any]:
         """Return the images that a model predicts; raise GpufeedError if its experiment names none."""
@@ -140,7 +141,8 @@ class Models:
                 "`models: {blocks: [...], predict: [FILES AND FOLDERS], samples: NUMBER}` in it",
                 "add one of the two, or run python -m gpufeed.predict on the model",
             )
-        found: dict[str, Any] = {"files": models_plan.files_to_predict(self.config, wildcards.experiment)}
+        models = self.config["experiments"][wildcards.experiment]["models"]
+        found: dict[str, Any] = {"files": list(models.get("predict", []))}
         if self.samples_of(wildcards):
             dataset = self.run.cell_of(wildcards).dataset
             found |= {"manifest": self.run.manifest_of(dataset), "packed": self.run.files_of(dataset)}

@@ -8,7 +8,8 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.cells import Cell, source_options, without_cuda, without_place_for
+from gpufeed.core.cell_matrix import source_options
+from gpufeed.core.cells import Cell, without_cuda, without_place_for
 from gpufeed.core.dataset_size import EVALUATED, Amount, amount_of, ffcv_bytes
 from gpufeed.core.registry import AUGMENTS, DERIVED, LOADERS, STORES, store_file
 from gpufeed.core.run_time_estimate import (

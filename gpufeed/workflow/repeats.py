@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-from gpufeed.core.cells import Auto
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_advice import measured
-from gpufeed.core.repeats import AGAIN
+from gpufeed.core.repeats import AGAIN, Auto
 from gpufeed.workflow.run import Run
 
 

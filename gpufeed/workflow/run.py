@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpufeed.core.cells import Cell, Plan
+from gpufeed.core.cell_matrix import Plan
+from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_advice import settings as advice
 from gpufeed.core.registry import STORES, takes_extension

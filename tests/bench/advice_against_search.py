@@ -31,7 +31,8 @@ from gpufeed.advice.rate_model import predicted, seconds_an_image
 from gpufeed.advice.words import lines
 from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.benchmarks.probe import probe
-from gpufeed.core.cells import Cell, quantity
+from gpufeed.core.cell_matrix import quantity
+from gpufeed.core.cells import Cell
 from gpufeed.core.config import CONFIG, planned
 from gpufeed.core.config_schema import read_yaml
 from gpufeed.core.plan_advice import candidates

@@ -21,7 +21,8 @@ from pathlib import Path
 import gpufeed.watch
 from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
 from gpufeed.benchmarks.ceilings.stages import example_batch
-from gpufeed.core.cells import Cell, content, impossible, settle
+from gpufeed.core.cell_matrix import content
+from gpufeed.core.cells import Cell, impossible, settle
 from gpufeed.core.compose import shipped
 from gpufeed.core.config import Composer
 from gpufeed.core.errors import GpufeedError, Skip, one_line

@@ -11,7 +11,6 @@ import yaml
 from data_fixtures import REPOSITORY
 
 from gpufeed.core.config import planned
-from gpufeed.core.plan_inference import cells
 from gpufeed.core.plan_kernels import WORKS
 from gpufeed.core.registry import AUGMENTS, KINDS, LOADERS
 from gpufeed.report import load_records, tables
@@ -39,7 +38,7 @@ def test_every_experiment_has_a_ceiling_and_a_pipeline_that_loads_files(name):
 
 
 def test_models_in_use_are_of_three_kinds_and_judged_on_images_that_nothing_trains_on():
-    found = [PLAN.cells["inference"][cell] for cell in cells(CONFIG, PLAN, "inference")]
+    found = [PLAN.cells["inference"][cell] for cell in PLAN.cells_for(CONFIG, "inference", "inference")]
     assert {cell.model for cell in found} == {"vit_lite", "vit_tiny", "resnet18"}
     assert all(cell.steps is None for cell in found)
 

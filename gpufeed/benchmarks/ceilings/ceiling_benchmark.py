@@ -18,20 +18,23 @@ from gpufeed.benchmarks.ceilings.stages import (
     input_runs,
     stages,
 )
-from gpufeed.benchmarks.result_envelope import heading
+from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.core.cells import Cell
-from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_ceilings import refused
 from gpufeed.core.record import CEILINGS, CEILINGS_VERSION
 from gpufeed.system.page_cache import read_in
-from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
+from gpufeed.training.cell_training import Ready, made_ready
 from gpufeed.training.runtime_context import Place, Stores, page_cached_share
 from gpufeed.training.smaller_batch import fitting
 
 log = logging.getLogger("gpufeed")
 MEASURED = ("resolved", "shared_cores", "dataset", "segment", "start_up", "shares", "images_per_s")
-NOTHING = {**dict.fromkeys((*MEASURED, "input_only", "stages", "cached_share")), "pairs": []}
+NOTHING = {
+    "schema_version": CEILINGS_VERSION,
+    **dict.fromkeys((*MEASURED, "input_only", "stages", "cached_share")),
+    "pairs": [],
+}
 
 
 def measure_ceilings(
@@ -40,25 +43,22 @@ def measure_ceilings(
     stores: Stores,
     settings: Mapping[str, Any],
     planned_on: str,
-    attempt: int = 1,
-    threads: int | None = None,
     gate: str | Path | None = None,
     tuning: str | Path | None = None,
+    **asked: Any,
 ) -> dict[str, Any]:
     """The ceilings (core/schemas/ceilings.schema.yaml) of a cell (Cell.asdict), with the seed of repeat 0.
 
-    settings: of gpufeed.core.plan_ceilings. threads, gate, tuning: as in gpufeed.benchmarks.end_to_end. What
-    stops it becomes status and sentence. An interrupt or SIGTERM leaves nothing.
+    settings: of gpufeed.core.plan_ceilings. gate, tuning: as in gpufeed.benchmarks.end_to_end. planned_on,
+    asked: as in cell_document.
     """
-    cell_, started_at, place = read_cell(cell), now(), Place()
-    settle_process(threads)
     used = {"rounds": ROUNDS, "cold_rounds": COLD_ROUNDS, **settings}
-    status, sentence, found = guarded(
-        cell_,
-        lambda: measured(place.tune(cell_, tuning), Path(manifest), stores, used, place, gate and Path(gate)),
-    )
-    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
-    return about | NOTHING | {"schema_version": CEILINGS_VERSION, "settings": used} | (found or {})
+
+    def work(cell: Cell, place: Place) -> dict[str, Any]:
+        tuned = place.tune(cell, tuning)
+        return measured(tuned, Path(manifest), stores, used, place, gate and Path(gate))
+
+    return cell_document(cell, work, {**NOTHING, "settings": used}, planned_on, **asked)
 
 
 def measured(
@@ -69,21 +69,18 @@ def measured(
         raise GpufeedError(
             reason, "a cell with the trainer plain on one device", "measure ceilings of another cell"
         )
-    size, found = fitting(cell, lambda one: of_cell(one, manifest, stores, settings, place, gate))
+
+    def with_batch(one: Cell) -> dict[str, Any]:
+        with made_ready(one, 0, manifest, stores, place, gate) as ready:
+            found = of_ready(ready, settings)
+            if ready.loader.tally is not None:
+                ready.loader.tally.check()
+        return found
+
+    size, found = fitting(cell, with_batch)
     place.batch_size = size if size != cell.batch_size else None
     # where no GPU trains, the loader's work and the training's compete for the same cores
     return {"resolved": place.resolved(), "shared_cores": place.device.type == "cpu", **found}
-
-
-def of_cell(
-    cell: Cell, manifest: Path, stores: Stores, settings: Mapping[str, Any], place: Place, gate: Path | None
-) -> dict[str, Any]:
-    """All that is measured of the cell with this batch."""
-    with made_ready(cell, 0, manifest, stores, place, gate) as ready:
-        found = of_ready(ready, settings)
-        if ready.loader.tally is not None:
-            ready.loader.tally.check()
-    return found
 
 
 def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:

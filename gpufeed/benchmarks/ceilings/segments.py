@@ -56,9 +56,6 @@ class Segment:
         )
         return cls(seconds, wait_s, step_s, min(wait_s, starts_s(rows)))
 
-    def asdict(self) -> dict[str, float]:
-        return asdict(self)
-
 
 def starts_s(rows: Sequence[Mapping[str, Any]]) -> float:
     """What first steps waited longer than the median of the later ones; 0 in epochs of one step."""
@@ -104,7 +101,7 @@ class Bench:
         sides, found = {"end_to_end": loader, "compute_only": replayed}, []
         for number in range(count):
             order = list(sides) if number % 2 == 0 else list(sides)[::-1]
-            times = {side: self.segment(sides[side], epochs).asdict() for side in order}
+            times = {side: asdict(self.segment(sides[side], epochs)) for side in order}
             found.append({"first": order[0], **times})
             log.info(
                 "pair %d of %d: end to end %.4f s, compute only %.4f s",

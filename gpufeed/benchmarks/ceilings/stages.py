@@ -163,9 +163,8 @@ def cold_runs(loader: Loader, end_to_end: Callable[[], float], rounds: int) -> C
             make_cold(files)
             cold.append(drain_epoch(loader, lead_in=False).seconds)
             loader.files()  # what was made ahead of the epoch goes, as before the cold one
-            warm.append(
-                drain_epoch(loader, lead_in=False).seconds
-            )  # of the files that the one before has read
+            # of the files that the one before has read
+            warm.append(drain_epoch(loader, lead_in=False).seconds)
             make_cold(loader.files())
             whole.append(end_to_end())
             told = number + 1, cold[-1], warm[-1], whole[-1]

@@ -5,20 +5,17 @@ Nothing here needs torch: the child is forked before anything is set up, and loa
 
 import logging
 import multiprocessing
-import signal
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
-
-import psutil
 
 from gpufeed.benchmarks.equivalence.equivalence_task import Task, task_of
 from gpufeed.core.document import now
 from gpufeed.core.equivalence_verdict import Verdict
 from gpufeed.core.errors import GpufeedError
-from gpufeed.system import parent_watchdog
+from gpufeed.system.processes import exit_words, forked_child
 
 # Without a batch for so long a loader hangs. Twice what the DataLoader's own watch allows its workers
 # (loaders/samples.py), which therefore speaks first; no limit on a whole epoch, which may take hours.
@@ -43,16 +40,8 @@ def watched(
     """
     started_at = now()
     heard = Heard()
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=run, args=(task, sender), name="gpufeed-gate")
-    child.start()
-    sender.close()
-    try:
-        begun()
+    with forked_child(partial(run, task), "gpufeed-gate", begun) as (receiver, child):
         heard.listen(receiver, child, silent_s)
-    finally:
-        end(child)
     return Verdict(
         dataset=task.dataset,
         loader=task.loader,
@@ -66,8 +55,7 @@ def watched(
 
 
 def run(task: Task, sender: Connection) -> None:
-    """The child: judges and tells the parent, whose end it does not outlive."""
-    parent_watchdog.end_with(ancestors=1)
+    """The child: judges and tells the parent."""
 
     def tell(what: str, value: Any) -> None:
         sender.send((what, value))
@@ -104,8 +92,7 @@ class Heard:
             if what == "end":
                 return None
             if what == "died":
-                child.join()
-                return self.give_up(f"its process died ({exit_words(child.exitcode)}) while {self.doing}")
+                return self.give_up(f"its process died ({exit_words(child)}) while {self.doing}")
             self.hear(what, value)
 
     def hear(self, what: str, value: Any) -> None:
@@ -132,23 +119,6 @@ class Heard:
 
             self.known["environment"] = environment(torch.device("cpu"))
         return self.known
-
-
-def exit_words(code: int | None) -> str:
-    """An exit code of multiprocessing for a person."""
-    if code is not None and code < 0:
-        return f"signal {signal.Signals(-code).name}"
-    return f"exit code {code}"
-
-
-def end(child: multiprocessing.Process) -> None:
-    """Ends the child and every process that it started."""
-    if child.is_alive():
-        process = psutil.Process(child.pid)
-        for one in [process, *process.children(recursive=True)]:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
-    child.join()
 
 
 def for_job(job: Any, task_of: Callable[[Any], Task] = task_of) -> None:

@@ -19,22 +19,23 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
+from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.benchmarks.inference.exported_files import (
     EXPORTED,
     INPUT,
     METADATA,
     NAMES,
+    NOTHING,
     OUTPUT,
-    SCHEMA_VERSION,
     metadata_text,
     row,
     troubles,
 )
-from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
-from gpufeed.core.document import now
+from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.training.cell_training import guarded, read_cell, settle_process
+from gpufeed.training.cell_training import guarded
+from gpufeed.training.runtime_context import Place
 
 OPSET = 20  # has GELU and layer norm as single operators; TensorRT 10 and ONNX Runtime 1.17 read it
 EXAMPLES = 2  # images that a model is traced with: 1 would be taken for a constant
@@ -47,32 +48,23 @@ SEED = 1
 
 
 def export_model(
-    cell: dict,
-    model: str | Path,
-    folder: str | Path,
-    planned_on: str,
-    attempt: int = 1,
-    threads: int | None = None,
+    cell: dict, model: str | Path, folder: str | Path, planned_on: str, **asked: Any
 ) -> dict[str, Any]:
     """Write the files of the cell's model.pt, except those in INT8, into a folder, and return their list.
 
     A file that cannot be made is a row with a sentence, and the others are made all the same. Runs on the
-    CPU: what it writes does not depend on the node.
+    CPU: what it writes does not depend on the node. planned_on, asked: as in cell_document.
     """
-    cell_, started_at, folder = read_cell(cell), now(), Path(folder)
-    settle_process(threads)
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    status, sentence, saved = guarded(cell_, lambda: load(model))
-    rows = []
-    if saved is not None:
-        outcome = partial(guarded, cell_)
-        rows = [
-            row("program", folder, partial(write_program, saved), outcome),
-            row("onnx", folder, partial(write_onnx, saved), outcome),
-        ]
-        rows.append(half_row(rows[-1], folder, outcome))
-    about = heading(cell_, torch.device("cpu"), started_at, status, sentence, planned_on, attempt)
-    return {**about, "schema_version": SCHEMA_VERSION, "rows": rows, "calibration": None}
+
+    def work(cell: Cell, place: Place) -> dict[str, Any]:
+        saved, outcome = load(model), partial(guarded, cell)
+        program = row("program", folder, partial(write_program, saved), outcome)
+        onnx = row("onnx", folder, partial(write_onnx, saved), outcome)
+        return {"rows": [program, onnx, half_row(onnx, folder, outcome)]}
+
+    return cell_document(cell, work, NOTHING, planned_on, **asked)
 
 
 def write_program(saved: SavedModel, path: Path) -> dict[str, Any]:

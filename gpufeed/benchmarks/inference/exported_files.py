@@ -17,6 +17,7 @@ from gpufeed.core.file_writes import enough_disk
 
 SCHEMA_VERSION = 1
 EXPORTED = Document("exported", "list of exported files")
+NOTHING = {"schema_version": SCHEMA_VERSION, "rows": [], "calibration": None}
 
 NAMES = {
     "program": "model.pt2",

@@ -11,27 +11,25 @@ from typing import Any
 
 import torch
 
+from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.benchmarks.inference import inference_row
 from gpufeed.benchmarks.inference.backend import Setting
 from gpufeed.benchmarks.inference.calibration_images import first, for_evaluation, opened, requested
 from gpufeed.benchmarks.inference.exported_files import Files, find, troubles
 from gpufeed.benchmarks.inference.inference_row import Row, row_fields
-from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.benchmarks.saved_models.evaluation import check_classes
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.cells import Cell
-from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.plan_inference import pairs
 from gpufeed.core.record import INFERENCE, INFERENCE_VERSION
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.system.devices import apply_precision, resolve_device, resolve_precision
-from gpufeed.training.cell_training import guarded, read_cell, settle_process
 from gpufeed.training.runtime_context import Place, Stores
 
 log = logging.getLogger("gpufeed")
-NOTHING = {**dict.fromkeys(("trained", "resolved", "split")), "rows": []}
+NOTHING = {"schema_version": INFERENCE_VERSION, **dict.fromkeys(("trained", "resolved", "split")), "rows": []}
 
 
 def measure_inference(
@@ -42,23 +40,19 @@ def measure_inference(
     stores: Stores,
     settings: Mapping[str, Any],
     planned_on: str,
-    attempt: int = 1,
-    threads: int | None = None,
+    **asked: Any,
 ) -> dict[str, Any]:
     """The measurement (gpufeed/core/schemas/inference.schema.yaml) of a cell's model.pt.
 
-    files: those exported from it. settings: of gpufeed.core.plan_inference. What stops it becomes status and
-    sentence; what stops one backend becomes those of its row, and the others go on. threads: as in measure.
+    files: those exported from it. settings: of gpufeed.core.plan_inference. planned_on, asked: as in
+    cell_document. What stops one backend becomes status and sentence of its row, and the others go on.
     """
-    cell_, started_at, place = read_cell(cell), now(), Place()
-    settle_process(threads)
-    status, sentence, found = guarded(
-        cell_,
-        lambda: measured(cell_, Path(model), files, Path(manifest), stores, settings, place),
-    )
-    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
-    told_settings = {**settings, "warmup": inference_row.WARMUP}
-    return about | NOTHING | {"schema_version": INFERENCE_VERSION, "settings": told_settings} | (found or {})
+
+    def work(cell: Cell, place: Place) -> dict[str, Any]:
+        return measured(cell, Path(model), files, Path(manifest), stores, settings, place)
+
+    nothing = {**NOTHING, "settings": {**settings, "warmup": inference_row.WARMUP}}
+    return cell_document(cell, work, nothing, planned_on, **asked)
 
 
 def measured(
@@ -96,12 +90,7 @@ def measured(
     }
     others = {name: answers for name, answers in others.items() if len(answers) == len(labels)}
     return {
-        "trained": {
-            "finished_at": saved.about["finished_at"],
-            "commit": saved.about["environment"]["commit"],
-            "device": saved.about["resolved"]["device"],
-            "precision": saved.about["resolved"]["precision"],
-        },
+        "trained": saved.training(),
         "resolved": {"device": place.device.type, "threads": torch.get_num_threads()},
         "split": request.split,
         "rows": [row_fields(row, labels, others) for row in rows],

@@ -16,22 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.benchmarks.inference.calibration_images import first, requested
 from gpufeed.benchmarks.inference.export import half_row, is_dynamic, packages, quiet
-from gpufeed.benchmarks.inference.exported_files import (
-    EXPORTED,
-    INPUT,
-    SCHEMA_VERSION,
-    Files,
-    find,
-    row,
-    troubles,
-)
-from gpufeed.benchmarks.result_envelope import heading
+from gpufeed.benchmarks.inference.exported_files import EXPORTED, INPUT, NOTHING, Files, find, row, troubles
 from gpufeed.core.cells import Cell
-from gpufeed.core.document import now
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.training.cell_training import guarded, read_cell, settle_process
+from gpufeed.training.cell_training import guarded
 from gpufeed.training.runtime_context import Place, Stores
 
 OPERATORS = ("Conv", "Gemm", "MatMul")
@@ -52,30 +43,31 @@ def quantise_model(
     calibration: Mapping[str, Any],
     folder: str | Path,
     planned_on: str,
-    attempt: int = 1,
-    threads: int | None = None,
+    **asked: Any,
 ) -> dict[str, Any]:
     """Write both INT8 files into a folder and return their list, as export_model does.
 
     files: those that export_model made. calibration: images, method and seed (gpufeed.core.plan_inference).
+    planned_on, asked: as in cell_document. Status and sentence are those of the first file.
     """
-    cell_, started_at, place, folder = read_cell(cell), now(), Place(), Path(folder)
-    settle_process(threads)
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
 
-    def work(path: Path) -> dict[str, Any]:
-        source = files.path("onnx")
-        packages("onnx", "onnxruntime")
-        place.find(cell_)
-        images = calibration_images(cell_, Manifest.read(manifest), stores, place.device, calibration)
-        return quantise(source, images, calibration["method"], path)
+    def work(cell: Cell, place: Place) -> dict[str, Any]:
+        def write(path: Path) -> dict[str, Any]:
+            source = files.path("onnx")
+            packages("onnx", "onnxruntime")
+            place.find(cell)
+            images = calibration_images(cell, Manifest.read(manifest), stores, place.device, calibration)
+            return quantise(source, images, calibration["method"], path)
 
-    outcome = partial(guarded, cell_)
-    made = row("onnx_int8", folder, work, outcome)
-    rows = [made, half_row(made, folder, outcome)]
-    about = heading(cell_, place.device, started_at, made["status"], made["sentence"], planned_on, attempt)
-    told = {"split": "train", **calibration} if made["status"] == "done" else None
-    return {**about, "schema_version": SCHEMA_VERSION, "rows": rows, "calibration": told}
+        outcome = partial(guarded, cell)
+        made = row("onnx_int8", folder, write, outcome)
+        told = {"split": "train", **calibration} if made["status"] == "done" else None
+        about = {"status": made["status"], "sentence": made["sentence"], "calibration": told}
+        return about | {"rows": [made, half_row(made, folder, outcome)]}
+
+    return cell_document(cell, work, NOTHING, planned_on, **asked)
 
 
 def calibration_images(

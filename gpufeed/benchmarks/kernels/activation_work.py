@@ -129,10 +129,7 @@ def task_of(case: Case, work: str, form: str, name: str) -> Task:
         facts={"bytes": moved, "bytes_are": known, "yardstick": YARDSTICKS.get(work), "flops": flops},
         bytes=moved,
         yardstick=YARDSTICKS.get(work),
-        amounts={
-            "gb_per_s": moved / 1e6 if moved else None,
-            "tflop_per_s": flops / 1e9 if flops else None,
-        },
+        amounts={"gb_per_s": moved / 1e6 if moved else None, "tflop_per_s": flops / 1e9 if flops else None},
     )
 
 
@@ -291,20 +288,12 @@ def runner(function: Function, inputs: Tensors, grad: torch.Tensor, passes: str)
     return both
 
 
-BY_ROW = {
-    "forward": 1,
-    "backward": 1,
-    "both": 2,
-}  # results that have the rows of x; others are sums over them
+# results that have the rows of x; others are sums over them
+BY_ROW = {"forward": 1, "backward": 1, "both": 2}
 
 
 def check(
-    results: Tensors,
-    plain: Function,
-    inputs: Tensors,
-    grad: torch.Tensor,
-    passes: str,
-    closely: bool = False,
+    results: Tensors, plain: Function, inputs: Tensors, grad: torch.Tensor, passes: str, closely: bool = False
 ) -> None:
     """Raises GpufeedError unless all results are those of `plain` in float64, up to rounding.
 

@@ -21,13 +21,7 @@ from gpufeed.core.plan_kernels import IMPLEMENTATIONS, STEPS, WORKS
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10; no value changes the work
 SEED, EPOCH, PADDING = 1, 3, 4
-OFF = {
-    "crop_padding": 0,
-    "flip_probability": 0.0,
-    "brightness": 0.0,
-    "contrast": 0.0,
-    "salt_pepper": 0.0,
-}
+OFF = {"crop_padding": 0, "flip_probability": 0.0, "brightness": 0.0, "contrast": 0.0, "salt_pepper": 0.0}
 CROP_FLIP = {**OFF, "crop_padding": PADDING, "flip_probability": 0.5}
 ONE_PASS = {**CROP_FLIP, "brightness": 0.2, "contrast": 0.2, "salt_pepper": 0.02}
 OPTIONS = {"normalise": OFF, "crop_flip": CROP_FLIP, "one_pass": ONE_PASS}

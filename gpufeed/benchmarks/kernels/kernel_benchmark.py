@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,10 @@ from gpufeed.benchmarks.kernels.kernel_clock import (
     Yardsticks,
     device_ceilings,
 )
-from gpufeed.benchmarks.result_envelope import outcome
-from gpufeed.core.document import now
+from gpufeed.benchmarks.result_envelope import node_document
 from gpufeed.core.errors import Skip, one_line
 from gpufeed.core.plan_kernels import ACTIVATION, AUGMENT
 from gpufeed.core.record import KERNELS, KERNELS_VERSION
-from gpufeed.system.environment import environment
 from gpufeed.system.host_memory import keep_freed_blocks
 
 log = logging.getLogger("gpufeed")
@@ -46,21 +45,15 @@ def measure_kernels(
     the others go on.
     """
     keep_freed_blocks()
-    started_at = now()
-    on, found = outcome("the benchmark", device, lambda on: work(settings, on, extension))
-    return {
+    nothing = {
         "schema_version": KERNELS_VERSION,
         "experiment": experiment,
-        "attempt": attempt,
-        "planned_on": planned_on,
-        "started_at": started_at,
-        "finished_at": now(),
         "settings": {**settings, "flush_mib": FLUSH_MIB, "warmup": WARMUP},
-        "environment": environment(on),
         "rows": [],
         "ceilings": None,
-        **found,
     }
+    measured = partial(work, settings, extension=extension)
+    return node_document("the benchmark", device, measured, nothing, planned_on, attempt)
 
 
 def work(settings: dict, device: torch.device, extension: str | Path | None = None) -> dict:

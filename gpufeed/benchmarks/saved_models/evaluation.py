@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpufeed.benchmarks.result_envelope import heading
+from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.cells import Cell
-from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import EVALUATION
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.system.devices import apply_precision
-from gpufeed.training.cell_training import guarded, judge, read_cell, settle_process
+from gpufeed.training.cell_training import judge
 from gpufeed.training.runtime_context import Place, Stores, load_request, make_augment
 
 
@@ -48,26 +47,18 @@ MOST_CLASSES = 1000  # the matrix of so many has a million entries
 
 
 def evaluate_model(
-    cell: dict,
-    model: str | Path,
-    manifest: str | Path,
-    stores: Stores,
-    planned_on: str,
-    attempt: int = 1,
-    threads: int | None = None,
+    cell: dict, model: str | Path, manifest: str | Path, stores: Stores, planned_on: str, **asked: Any
 ) -> dict[str, Any]:
     """The evaluation (gpufeed/core/schemas/evaluation.schema.yaml) of the cell's model.pt.
 
-    The images come through the cell's own loader, as they do after the training of a repeat. What stops
-    it becomes status and sentence. threads: as in measure.
+    The images come through the cell's own loader, as they do after the training of a repeat. planned_on,
+    asked: as in cell_document.
     """
-    cell_, started_at, place = read_cell(cell), now(), Place()
-    settle_process(threads)
-    status, sentence, found = guarded(
-        cell_, lambda: judged(cell_, Path(model), Path(manifest), stores, place)
-    )
-    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
-    return about | (found or NOTHING)
+
+    def work(cell: Cell, place: Place) -> dict[str, Any]:
+        return judged(cell, Path(model), Path(manifest), stores, place)
+
+    return cell_document(cell, work, NOTHING, planned_on, **asked)
 
 
 NOTHING = {
@@ -93,12 +84,7 @@ def judged(cell: Cell, model: Path, manifest: Path, stores: Stores, place: Place
     matrix = confusion_matrix(answers.labels, answers.predicted, len(saved.classes))
     accuracy = answers.accuracy()
     return {
-        "trained": {
-            "finished_at": saved.about["finished_at"],
-            "commit": saved.about["environment"]["commit"],
-            "device": saved.about["resolved"]["device"],
-            "precision": saved.about["resolved"]["precision"],
-        },
+        "trained": saved.training(),
         "resolved": place.resolved(),
         "n": accuracy["images"],
         **{key: accuracy[key] for key in ("split", "correct", "top1", "loss")},

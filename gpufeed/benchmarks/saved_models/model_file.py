@@ -37,6 +37,12 @@ class SavedModel:
         """Names in the order of the outputs."""
         return self.about["classes"]
 
+    def training(self) -> dict[str, Any]:
+        """Return the field `trained` of a document on the model: when, from which code and where."""
+        resolved, commit = self.about["resolved"], self.about["environment"]["commit"]
+        where = {key: resolved[key] for key in ("device", "precision")}
+        return {"finished_at": self.about["finished_at"], "commit": commit, **where}
+
     @property
     def size(self) -> tuple[int, int]:
         """(height, width) of the images that it was trained on."""

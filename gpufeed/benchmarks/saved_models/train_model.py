@@ -6,17 +6,17 @@ from typing import Any
 
 from torch import nn
 
-from gpufeed.benchmarks.result_envelope import heading
+from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.core.cells import Cell
-from gpufeed.core.document import now
 from gpufeed.core.record import MODEL
-from gpufeed.training.cell_training import Trained, guarded, read_cell, settle_process, train
+from gpufeed.training.cell_training import Trained, train
 from gpufeed.training.checkpoints import Checkpoints, remove_if_done, resumable
 from gpufeed.training.runtime_context import Place, Stores, mean_and_std
 
 REPEAT = 0  # whose seed the training has
 OF_EPOCH = ("epoch", "steps", "images", "train_loss")
+UNLEARNED = {**dict.fromkeys(("resolved", "dataset", "input", "classes")), "epochs": []}
 
 
 @dataclass(frozen=True)
@@ -33,29 +33,26 @@ def train_model(
     stores: Stores,
     gate: str | Path | None,
     planned_on: str,
-    attempt: int = 1,
-    threads: int | None = None,
     checkpoints: Checkpoints | None = None,
     scratch: Path | None = None,
+    **asked: Any,
 ) -> Attempt:
-    """Trains a cell (Cell.asdict). What stops it becomes status and sentence, as in measure.
+    """Trains a cell (Cell.asdict). planned_on, asked: as in cell_document.
 
-    gate: the verdict on the cell's loader, without which nothing runs. threads: as in measure.
+    gate: the verdict on the cell's loader, without which nothing runs.
     checkpoints: where a training that was killed goes on from; who keeps the model removes them then.
     Trainer fastai has none, and starts again. scratch: as in measure.
     """
-    cell_, started_at, place = read_cell(cell), now(), Place()
-    settle_process(threads)
-    verdict = Path(gate) if gate else None
-    status, sentence, trained = guarded(
-        cell_,
-        lambda: train(
-            cell_, REPEAT, Path(manifest), stores, place, verdict, checkpoints=checkpoints, scratch=scratch
-        ),
-    )
-    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
-    about |= learned(cell_, trained, place) if trained else unlearned()
-    return Attempt(about, trained.model if trained else None)
+    models: list[nn.Module] = []
+
+    def work(cell: Cell, place: Place) -> dict[str, Any]:
+        given = (Path(manifest), stores, place, gate and Path(gate))
+        trained = train(cell, REPEAT, *given, checkpoints=checkpoints, scratch=scratch)
+        models.append(trained.model)
+        return learned(cell, trained, place)
+
+    about = cell_document(cell, work, UNLEARNED, planned_on, **asked)
+    return Attempt(about, models[0] if about["status"] == "done" else None)
 
 
 def learned(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:
@@ -66,21 +63,10 @@ def learned(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:
     return {
         "resolved": place.resolved(),
         "dataset": info.dataset,
-        "input": {
-            "height": height,
-            "width": width,
-            "channels": 3,
-            "mean": list(mean),
-            "std": list(std),
-        },
+        "input": {"height": height, "width": width, "channels": 3, "mean": list(mean), "std": list(std)},
         "classes": list(info.classes),
         "epochs": [{key: epoch[key] for key in OF_EPOCH} for epoch in trained.result.epochs],
     }
-
-
-def unlearned() -> dict[str, Any]:
-    """The same of one that did not come to its end."""
-    return {"resolved": None, "dataset": None, "input": None, "classes": None, "epochs": []}
 
 
 def for_job(job: Any) -> None:

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from gpufeed.cluster.bundle.contents import ROOT, constraints
-from gpufeed.core.cells import source_options
+from gpufeed.core.cell_matrix import source_options
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import sha256_of

@@ -16,7 +16,7 @@ from fastai.learner import Learner, Recorder
 from fastai.optimizer import SGD, Adam, OptimWrapper
 from torch import nn
 
-from gpufeed.core.errors import GpufeedError, Skip, unknown
+from gpufeed.core.errors import GpufeedError, Skip, require_known
 from gpufeed.loaders.base import Batch
 from gpufeed.system.devices import AUTOCAST
 from gpufeed.system.timing import Mark, Span, StepMarks, synchronise
@@ -127,8 +127,7 @@ def make_learner(job: TrainJob, dls, callbacks: list[Callback]) -> Learner:
 def optimiser(job: TrainJob):
     """What a Learner takes as opt_func: fastai's optimiser of that name, or torch's."""
     options = job.options
-    if options["optimiser"] not in OPTIMISERS:
-        raise unknown("trainer.optimiser", options["optimiser"], OPTIMISERS)
+    require_known("trainer.optimiser", options["optimiser"], OPTIMISERS)
     if options["optimiser_of"] == "torch":
         return OptimWrapper(opt=make_optimiser(job.model.parameters(), options, job.device))
     if options["optimiser"] == "sgd":

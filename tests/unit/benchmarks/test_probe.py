@@ -1,5 +1,9 @@
 """Probes of real trainings on the CPU: planted bottlenecks, and what their documents must hold."""
 
+import os
+import signal
+from types import SimpleNamespace
+
 import ceilings_fixtures as made
 import numpy as np
 import pytest
@@ -148,3 +152,26 @@ def slow(batches, clock):
             yield batch
 
     return taken
+
+
+def test_a_process_that_dies_leaves_a_document(tmp_path, monkeypatch):
+    monkeypatch.setattr(probes, "probe", lambda *given, **asked: os.kill(os.getpid(), signal.SIGKILL))
+    kept = []
+    job = SimpleNamespace(
+        cell=made.planted(),
+        input=SimpleNamespace(manifest=None),
+        output=SimpleNamespace(probe=None),
+        params=SimpleNamespace(attempt=2),
+        wildcards=SimpleNamespace(cell="c"),
+        stores=None,
+        asked={},
+        planned_on="login1",
+        take_gpus=lambda *given: None,
+        watch=lambda: None,
+        keep=lambda *given: kept.append(given),
+    )
+    probes.for_job(job)
+    ((found, *_),) = kept
+    assert (found["status"], found["attempt"], found["compute"]) == ("failed", 2, None)
+    assert found["sentence"] == "The probe's process died (signal SIGKILL)."
+    PROBE.check(found, tmp_path)

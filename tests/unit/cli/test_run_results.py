@@ -17,7 +17,8 @@ from gpufeed.cli.run_results import (
     leaderboard,
     summary,
 )
-from gpufeed.core.cells import Cell, Plan
+from gpufeed.core.cell_matrix import Plan
+from gpufeed.core.cells import Cell
 
 CELLS = {  # of published results
     "dataloader_workers": "tiny_imagenet_40-dataloader_workers-w16-torch-resnet18-auto-b256-graphs-8c915b74",

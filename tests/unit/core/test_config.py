@@ -9,7 +9,8 @@ from config_fixtures import LEAVES, ROOT, merged, small
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from gpufeed.core.cells import DEVICES, Plan, impossible
+from gpufeed.core.cell_matrix import Plan
+from gpufeed.core.cells import DEVICES, impossible
 from gpufeed.core.config import GROUPS, check, planned, read_hyper
 from gpufeed.core.config_sources import FASHION_MNIST_FILES
 from gpufeed.core.errors import GpufeedError

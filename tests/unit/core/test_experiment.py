@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufeed.core.cells import Cell, impossible, plan, settle, without_cuda
+from gpufeed.core.cell_matrix import plan
+from gpufeed.core.cells import Cell, impossible, settle, without_cuda
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import AUGMENTS, LOADERS
 

@@ -10,7 +10,7 @@ import record_fixtures as made
 import yaml
 from data_fixtures import REPOSITORY
 
-from gpufeed.core.cells import plan
+from gpufeed.core.cell_matrix import plan
 from gpufeed.core.config import check
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_impact import planned_impact

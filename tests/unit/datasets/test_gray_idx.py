@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_config import broken
 
-from gpufeed.core.cells import source_options
+from gpufeed.core.cell_matrix import source_options
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets import fashion_mnist

@@ -9,7 +9,7 @@ from image_fixtures import encode, write_dataset
 from PIL import Image
 from test_config import broken
 
-from gpufeed.core.cells import source_options
+from gpufeed.core.cell_matrix import source_options
 from gpufeed.core.config import planned
 from gpufeed.core.config_schema import validator
 from gpufeed.core.errors import GpufeedError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_image_folder import FLAT, write
 
-from gpufeed.core.cells import content
+from gpufeed.core.cell_matrix import content
 from gpufeed.core.config import check, planned
 from gpufeed.core.config_sources import training_images
 from gpufeed.core.dataset_size import Amount, taken

@@ -10,7 +10,7 @@ from hostile_fixtures import available, photo, saved
 from image_fixtures import MEAN, STD, request
 from PIL import Image
 
-from gpufeed.core.cells import content
+from gpufeed.core.cell_matrix import content
 from gpufeed.core.config_sources import check_of
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS

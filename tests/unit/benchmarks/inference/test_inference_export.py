@@ -18,6 +18,7 @@ from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.benchmarks.saved_models.train_model import train_model
 from gpufeed.core.document import validator
 from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.training.cell_training import read_cell
 from gpufeed.training.runtime_context import Stores
 
 # An untrained model's logits lie close together: INT8 may move them by this share of the largest.
@@ -185,7 +186,7 @@ def test_ranges_by_other_methods(method, exported, tmp_path):
 def test_calibration_images_are_drawn_from_the_training_split_by_the_seed(tmp_path, monkeypatch):
     toys.register(monkeypatch)
     samples = toys.toy_manifest(tmp_path, train=50)
-    cell = export.read_cell(toys.toy_cell())
+    cell = read_cell(toys.toy_cell())
 
     def drawn(**changes):
         calibration = {"images": 40, "method": "minmax", "seed": 0, **changes}

@@ -26,7 +26,6 @@ from gpufeed.core.cells import cell_id
 from gpufeed.core.config import ROOT, planned
 from gpufeed.core.document import validator
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.plan_saved_models import files_to_predict, kept_cells, samples_to_predict
 from gpufeed.core.record import EVALUATION, MODEL
 from gpufeed.training.runtime_context import Stores
 
@@ -45,7 +44,7 @@ def config(models, **blocks):
 
 def loaders(found):
     plan = planned(found)
-    return [plan.cells["tiny"][cell].loader for cell in kept_cells(found, plan, "tiny")]
+    return [plan.cells["tiny"][cell].loader for cell in plan.cells_for(found, "tiny", "models")]
 
 
 def test_the_cells_of_the_named_blocks_without_ceilings_and_each_once():
@@ -62,8 +61,7 @@ def test_a_block_that_the_device_makes_impossible_keeps_none_and_stops_nothing()
 def test_an_experiment_without_models_keeps_none():
     found = config({"blocks": ["one"]})
     del found["experiments"]["tiny"]["models"]
-    assert loaders(found) == files_to_predict(found, "tiny") == []
-    assert samples_to_predict(found, "tiny") == 0
+    assert loaders(found) == []
 
 
 def test_samples_are_of_the_evaluation_split_and_evenly_of_all_classes(tmp_path):
@@ -90,7 +88,7 @@ def test_samples_are_of_the_evaluation_split_and_evenly_of_all_classes(tmp_path)
         ({"blocks": ["one"], "top": 3}, {}, "key 'top'"),
         ({"predict": ["a.jpg"]}, {}, "no 'blocks'"),
         ({"blocks": ["one"], "samples": -1}, {}, "experiments.tiny.models.samples: -1"),
-        ({"blocks": ["three"]}, {"three": {"loader": "replay"}}, "no cell whose model could be kept"),
+        ({"blocks": ["three"]}, {"three": {"loader": "replay"}}, "no cell but ceilings"),
         (
             {"blocks": ["three"]},
             {"three": {"dataset": "synthetic_224", "loader": "resident", "steps": 9}},

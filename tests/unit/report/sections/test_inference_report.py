@@ -227,12 +227,12 @@ def config(inference, **changes):
 def test_settings_have_defaults_and_calibration_is_apart():
     found = config({"blocks": ["one"], "rounds": 2, "calibration": {"images": 7}})
     own = planned(found)
-    assert len(plan_inference.cells(found, own, "tiny")) == 1  # without the ceiling
+    assert len(own.cells_for(found, "tiny", "inference")) == 1  # without the ceiling
     assert plan_inference.settings(found, "tiny") == {**plan_inference.DEFAULTS, "rounds": 2}
     assert plan_inference.calibration(found, "tiny") == {"images": 7, "method": "minmax", "seed": 0}
     del found["experiments"]["tiny"]["inference"]
     assert plan_inference.settings(found, "tiny") is None
-    assert plan_inference.cells(found, planned(found), "tiny") == []
+    assert planned(found).cells_for(found, "tiny", "inference") == []
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_settings_have_defaults_and_calibration_is_apart():
     [
         ({}, "no 'blocks' in experiments.tiny.inference"),
         ({"blocks": ["three"]}, "block 'three' in experiments.tiny.inference.blocks"),
-        ({"blocks": ["two"]}, "no cell whose model could be kept"),
+        ({"blocks": ["two"]}, "no cell but ceilings"),
         (
             {"blocks": ["one"], "backends": ["egaer"]},
             "backend 'egaer' in experiments.tiny.inference.backends",

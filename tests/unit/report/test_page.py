@@ -67,10 +67,6 @@ def test_what_records_say_is_text_not_markup(report):
     assert "&lt;script&gt;alert(1)" in html
 
 
-def test_a_long_setting_may_break_and_stays_text():
-    assert page.breakable("augment.brightness=0.2; <b>") == "augment.<wbr>brightness=<wbr>0.2; &lt;b&gt;"
-
-
 def test_the_page_asks_the_network_for_nothing(report):
     _, html = report
     assert "default-src 'none'" in unescape(html)
@@ -164,18 +160,6 @@ def test_the_command_has_as_many_cores_as_its_cells_want():
     plan["experiments"]["feed"]["cores"] = 16
     assert page.command(plan, "demo") == "snakemake demo --cores 8"
     assert page.command(plan, "feed") == "snakemake feed --cores 16"
-
-
-def test_sharing_the_cores_is_said_once_in_the_answer_and_at_the_breakdown(tmp_path):
-    of = made.cell("overlap", augment="cpu")
-    made.write_speeds(tmp_path, of, [100, 110], gpu=None)
-    plan = made.plan_info({"pipelining": [of.id]}, repeats=2)
-    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
-    html = (tmp_path / "r.html").read_text(encoding="utf-8")
-    words = "loading and training share the cores"
-    assert html[html.index('id="answer"') : html.index('id="cells"')].count(words) == 1
-    captions = re.findall("<figcaption>(.*?)</figcaption>", html, re.DOTALL)
-    assert [words in caption for caption in captions] == [False, True]
 
 
 def test_a_pipeline_above_its_ceiling_is_told_wherever_the_share_is_shown(tmp_path):

@@ -4,8 +4,6 @@ import xml.etree.ElementTree as ET
 
 import pytest
 import record_fixtures as made
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from gpufeed.report import load_records, style, tables
@@ -125,24 +123,6 @@ def test_activations_in_different_pipelines_or_with_one_seed_are_not_compared(tm
 
 
 losses = st.lists(st.floats(0, 10), min_size=1, max_size=3)
-
-
-@pytest.mark.slow
-@hypothesis_settings(max_examples=15)  # each writes records and draws a figure
-@given(
-    st.dictionaries(
-        st.tuples(st.sampled_from(["", *FORMS]), st.sampled_from(["resident", "overlap", "replay"])),
-        st.tuples(losses, st.lists(st.floats(0, 1), max_size=3)),
-        min_size=1,
-    )
-)
-def test_any_records_can_be_shown(tmp_path_factory, found):
-    folder, paths = tmp_path_factory.mktemp("results"), []
-    for (form, loader), (final, top1) in found.items():
-        paths += write(folder, of(form, loader), final, top1=top1 or None)
-    cells, epochs = read(paths)
-    assert all("NaN" not in style.to_svg(figure) for figure in learning.draw(cells, epochs))
-    assert "nan" not in learning.difference(cells, epochs)
 
 
 def test_what_a_repeat_learnt_that_was_taken_up_again_counts(tmp_path):

@@ -12,13 +12,11 @@ from test_dali_crops import RECIPE, dataset
 from test_file_loader import OPTIONS, OTHERS, mixture
 
 from gpufeed import native
-from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.cuda_jpeg import CudaJpegLoader
 
 CUDA = torch.device("cuda", 0)
 LATE_CYCLES = 400_000
-CROP = RandomResizedCrop(224, seed=3)
 
 
 @pytest.fixture(autouse=True, scope="module")

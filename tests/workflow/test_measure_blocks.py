@@ -75,7 +75,7 @@ def test_who_stops_it_keeps_what_was_measured_and_nothing_goes_on(checkout, tmp_
     parts = ["--only", "{loader: [resident]}", "--only", "{loader: [replay]}"]
     process = begun(checkout, work, config, "tiny", "--gpus", "", "--cores", 1, *parts)
     try:
-        wait_until(lambda: list(work.glob("gpu0/results/logs/measure_cell/*/*/0.log")), 150)
+        wait_until(lambda: list(work.glob("gpu0/results/logs/measure_cell/*/*/0.log")), 300)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     finally:

@@ -10,7 +10,7 @@ import sweep_fixtures as swept
 
 from gpufeed.core import record
 from gpufeed.report import publish
-from gpufeed.report.sections import decoding_tables
+from gpufeed.report.sections import decoding, decoding_tables
 
 DECODERS = [*swept.DECODERS]
 
@@ -82,6 +82,17 @@ def test_the_note_under_the_figure_says_what_a_core_is(tmp_path):
     assert unknown in found["unknown"]
     swept.write_sweeps(tmp_path / "older", decoders=["simplejpeg"])  # without the field
     assert unknown in report_of(tmp_path / "older")
+
+
+@pytest.mark.parametrize("gpu", [made.H200, None])
+def test_few_sweeps_are_drawn_too(tmp_path, gpu):
+    paths = swept.write_sweeps(tmp_path, gpu, ["simplejpeg", "torchvision_cuda"], counts=(2,))
+    points, _ = decoding_tables.read_sweeps(paths)
+    assert decoding.draw_crossover(points).axes
+    nothing = decoding.draw_crossover(points[points["decoder"] == "none"])
+    assert "Nothing to draw" in nothing.texts[0].get_text()
+    nothing = decoding.draw_decoding(points[points["main"] & (points["cache"] == "warm")])
+    assert "Nothing to draw" in nothing.texts[0].get_text()
 
 
 def test_the_page_answers_when_gpu_decoding_pays(results):

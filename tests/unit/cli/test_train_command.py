@@ -415,18 +415,3 @@ def test_the_version_is_that_of_gpufeed(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train.py", "--version"])
     assert main() == 0
     assert capsys.readouterr().out == f"gpufeed {version('gpufeed')}\n"
-
-
-def test_help_names_the_groups_and_ends_well(tmp_path):
-    done = train_in(tmp_path, "--help")
-    assert done.returncode == 0
-    for group in ("augment", "data", "model", "trainer"):
-        assert f"\n{group}: " in done.stdout
-    assert "tiny_imagenet" in done.stdout
-    assert "learning_rate" in done.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_repository_ignores_hydras_folders():
-    ignored = (REPOSITORY / ".gitignore").read_text().splitlines()
-    assert {"/outputs/", "/multirun/"} <= set(ignored)

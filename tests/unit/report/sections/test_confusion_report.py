@@ -62,9 +62,16 @@ def texts(svg):
     return [element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
 
 
+def measured(results):
+    """Writes one cell; returns the plan's {experiment: cell ids}."""
+    of = made.cell("resident")
+    made.write_speeds(results, of, [100])
+    return {"pipelining": [of.id]}
+
+
 def test_the_pages_section_has_the_model_and_its_troubles(tmp_path):
     results = tmp_path / "results"
-    ids = made.write_pipelining(results)
+    ids = measured(results)
     path = write_evaluation(results, evaluation(BY_HAND))
     path.with_name("model.pt").touch()
     skipped = write_evaluation(results, unfinished("skipped", "No CUDA GPU <here>."), seed=1)
@@ -99,7 +106,7 @@ def test_a_matrix_that_is_not_that_of_its_classes_is_damage(tmp_path, matrix):
 
 def test_predictions_beside_an_evaluation_are_shown_and_their_text_is_only_text(tmp_path):
     published = tmp_path / "results/reference/h200"
-    ids = made.write_pipelining(published)
+    ids = measured(published)
     evaluated = write_evaluation(published, evaluation(BY_HAND))
     evaluated.with_name("predictions.csv").write_text(
         "file,reason,class_1,probability_1,class_2,probability_2,class_3,probability_3\n"

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from attention_fixtures import TOLERANCE, error, exact, packed
-from test_cuda_vit import IMAGES, assert_near, device, need_for, outcome, vit
 from test_cuda_vit import TOLERANCE as OF_MODEL
+from test_cuda_vit import assert_near, device, need_for, outcome, vit
 from torch.library import opcheck
 
 from gpufeed.core.errors import Skip
@@ -171,15 +171,3 @@ def test_a_compiled_model_calls_it_and_none_of_torchs():
     called = {event.key for event in profile.key_averages()}
     assert {"gpufeed::packed_attention", "gpufeed::packed_attention_backward"} <= called
     assert not [name for name in called if "scaled_dot_product" in name]
-
-
-def test_a_precision_without_kernels_is_a_skip():
-    with pytest.raises(Skip, match="it has kernels for float16 and bfloat16"):
-        attention_ops.require(device(), torch.float32, 256, 3, 64)
-
-
-def test_a_model_of_more_tokens_is_refused():
-    from gpufeed.core.errors import GpufeedError
-
-    with pytest.raises(GpufeedError, match="1024 tokens"):
-        vit(size=(2 * IMAGES[0], 2 * IMAGES[1]), sdpa="packed")

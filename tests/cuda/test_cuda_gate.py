@@ -1,6 +1,5 @@
 """The gate on a GPU: real copies and decoders, and wrong pixels that only a late reader sees."""
 
-import io
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +9,7 @@ import pytest
 import torch
 from data_fixtures import REPOSITORY
 from gate_fixtures import judged, register, task_for
-from image_fixtures import write_beton, write_cache, write_dataset, write_files, write_shards, write_strips
-from PIL import Image
+from image_fixtures import write_beton, write_cache, write_dataset, write_shards, write_strips
 from test_gate import WRONG
 from test_window_check import of_recipe, several_sizes
 
@@ -115,43 +113,6 @@ def test_every_true_loader_passes_on_real_jpegs(jpegs, loader, batch_size):
     assert one.status == "passed", one.sentence
     assert (one.epochs, one.compared, one.device) == (4, 3 * 320 + 80, "cuda")
     assert one.max_difference <= one.pixels["max"]
-
-
-def test_a_decoder_that_takes_no_file_is_skipped_with_a_sentence(dataset):
-    """nvJPEG takes no PNG: what Pillow decodes must not pass for torchvision_cuda."""
-    one = judged(task_for(*dataset, "torchvision_cuda", device="cuda"))
-    assert one.status == "skipped"
-    if "takes none of these files" not in one.sentence:
-        pytest.skip(one.sentence)
-    assert one.sentence.endswith("all 23 images that it was given were decoded by pillow.")
-    assert (one.epochs, one.beyond_tolerance) == (1, 0)
-    assert one.loading == {"decoder": "torchvision_cuda", "images": 23, "fell_back": {"pillow": 23}}
-
-
-@pytest.mark.parametrize(
-    "loader", ["torchvision_cuda", "torchcodec_cuda", "nvimgcodec", "dali_gpu", "dali_cpu", "strips"]
-)
-def test_images_that_a_decoder_left_to_another_are_counted(jpegs, tmp_path, loader):
-    """One CMYK and one progressive file among JPEGs; nobody but Pillow takes the first."""
-    files = [path.read_bytes() for path in jpegs[0].paths()[:62]]
-    picture = Image.open(io.BytesIO(files[0])).convert("RGB")
-    for options in ({"mode": "CMYK"}, {"progressive": True}):
-        buffer = io.BytesIO()
-        picture.convert(options.pop("mode", "RGB")).save(buffer, "JPEG", **options)
-        files.append(buffer.getvalue())
-    manifest = write_files(tmp_path / "mixed", files, "jpg", (64, 64))
-    manifest.write()
-    write_strips(manifest)
-    task = task_for(manifest, write_cache(manifest), loader, device="cuda", threads=2, batch_size=64)
-    one = judged(task)
-    if one.status == "skipped":
-        pytest.skip(one.sentence)
-    assert one.status == "passed", one.sentence
-    assert one.loading["decoder"] == loader
-    # strips may have decoded the first window of a fourth epoch ahead, which here is the whole split
-    assert one.loading["images"] in ((3 * 64, 4 * 64) if loader == "strips" else (3 * 64,))
-    assert one.loading["fell_back"]["pillow"] >= 3  # an epoch each
-    assert sum(one.loading["fell_back"].values()) < 3 * 32
 
 
 @pytest.mark.parametrize("decoder", [name for name, entry in DECODERS.items() if entry.device == "cuda"])

@@ -53,13 +53,6 @@ def test_the_split_is_on_the_gpu(manifest, use_gpu_decode):
     assert seen == len(data) == 40
 
 
-def test_images_may_stay_on_the_host(manifest):
-    available("dali_gpu")
-    data = GPUOnlyDataset(manifest, device="cpu", max_samples=9, workers=1)
-    assert data.images.device.type == "cpu"
-    assert len(data) == 9
-
-
 @pytest.fixture
 def wild(tmp_path):
     """A plain folder of 41 images of several sizes: some are not what their names say, and one is broken."""
@@ -159,11 +152,3 @@ def test_a_dataloader_without_workers_takes_it_and_one_with_workers_is_told(mani
     assert sorted(found) == sorted(data.labels.tolist())
     with pytest.raises(RuntimeError, match="num_workers=0"):
         next(iter(DataLoader(data, batch_size=16, num_workers=1)))
-
-
-def test_a_number_out_of_range_leaves_the_gpu_as_it_was(manifest):
-    data = GPUOnlyDataset(manifest, use_gpu_decode=False, workers=2)
-    for index in ([0, 40], [-41], 40):
-        with pytest.raises(IndexError):
-            data[index]
-    assert data[[39, -40]][1].tolist() == [data.labels[39].item(), data.labels[0].item()]

@@ -1,11 +1,5 @@
 """What only a GPU can show of the trainer lightning, of resuming, and of several GPUs."""
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import cuda_resume_fixtures as resume
 import ddp_fixtures
 import image_fixtures
@@ -91,34 +85,6 @@ def test_it_goes_on_to_the_same_weights(tmp_path, trainer, precision, graphs):
         assert torch.equal(made.job.model.state_dict()[name], tensor)
 
 
-@pytest.mark.parametrize("trainer", ["plain", "lightning"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_process_that_is_killed_in_mid_epoch_goes_on(tmp_path, trainer, precision):
-    need(precision)
-    expected = subprocess_run(tmp_path, trainer, precision, "whole")
-    command = [sys.executable, resume.__file__, str(tmp_path), trainer, precision, "kept"]
-    first = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
-    for _ in range(resume.STEPS + 2):
-        assert first.stdout.readline() == "step\n"
-    first.send_signal(signal.SIGKILL)
-    assert first.wait() == -signal.SIGKILL
-    found = subprocess_run(tmp_path, trainer, precision, "kept")
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-
-
-def environment() -> dict[str, str]:
-    """cuBLAS with the same kernels in every process."""
-    path = os.pathsep.join(filter(None, [*sys.path, str(Path(__file__).parent)]))
-    return {**os.environ, "PYTHONPATH": path, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-
-
-def subprocess_run(folder: Path, trainer: str, precision: str, name: str) -> dict[str, torch.Tensor]:
-    """The weights that a training in a process of its own ends with."""
-    command = [sys.executable, resume.__file__, str(folder), trainer, precision, name]
-    subprocess.run(command, env=environment(), stdout=subprocess.DEVNULL, check=True)
-    return torch.load(folder / f"{name}.pt", weights_only=True)
-
-
 # --- several GPUs
 
 
@@ -175,13 +141,3 @@ def test_a_cell_with_two_gpus_gives_one_record(tmp_path, loader, monkeypatch):
     assert [epoch["images"] for epoch in record.epochs] == [64] * 3
     assert [epoch["accuracy"]["images"] for epoch in record.epochs] == [8] * 3
     assert record.memory["peak_gpu_mib"] > 0
-
-
-def test_more_gpus_than_there_are_is_a_skip(tmp_path):
-    manifest = image_fixtures.write_dataset(tmp_path / "tiny")
-    options = {"model": {"channels": [4], "batch_norm": False}, "augment": {}}
-    options["trainer"] = read_hyper("trainer", "lightning")
-    cell = Cell("toys", "tiny", "dataloader_sync", trainer="lightning", devices=64, hyper=options)
-    record, _ = measure(cell.asdict(), 0, manifest.root / "manifest.parquet", None, "here")
-    assert record.status == "skipped"
-    assert record.sentence.startswith("The cell trains on 64 GPUs, and this node shows")

@@ -11,7 +11,6 @@ RECIPE = {"size": 32, "short_side": 40}
 # how far whole images may be from Pillow's, largest and mean: decoders/device_decoder.py, torchvision_cuda.py
 EXACT, NVJPEG, REPEATS_CHROMA, FFMPEG, ENCODED_AGAIN = (0.51, 0.01), (16, 1.5), (160, 12), (160, 12), (60, 6)
 ON_GPU = {"device": "cuda"}
-CROPPING = ("overlap", "resident", "host_cache", "cuda_jpeg")  # of our own
 # group: packages that it needs, tolerance, loaders with their settings
 GROUPS = {
     "dataloader": (

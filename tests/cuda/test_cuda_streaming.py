@@ -154,16 +154,6 @@ def test_memory_of_strips_does_not_grow_over_epochs(many, device, monkeypatch):
     assert reserved[-1] <= reserved[2]
 
 
-def test_where_the_pixels_come_from_is_told(loader):
-    transfers = [batch.transfer for batch in loader]
-    torch.cuda.synchronize()
-    # what DALI reads by itself it also copies by itself
-    if loader.no_transfer or getattr(loader, "reads", False):
-        assert transfers == [None] * len(transfers)
-    else:
-        assert all(transfer.ms() > 0 for transfer in transfers)
-
-
 def test_usual_batches_are_decoded_by_the_library_in_one_call(loader, monkeypatch):
     def fail(files):
         raise AssertionError("image by image")
@@ -204,28 +194,6 @@ def test_dali_gives_large_files_to_the_engines_unless_they_get_one_wrong(tmp_pat
     assert told["fell_back"] == {}
 
 
-@pytest.mark.parametrize("name", STREAMING)
-@pytest.mark.parametrize("damage", ["cut", "gone", "resized", "overwritten"])
-def test_bad_file_is_named(tmp_path, device, name, damage):
-    manifest = write_files(tmp_path / "files", shades(12), "jpg", (SIZE, SIZE))
-    bad = manifest.paths()[2]
-    contents = {
-        "cut": bad.read_bytes()[:200],
-        "resized": saved("JPEG", photo(40, 40)),
-        "overwritten": saved("PNG", photo(SIZE, SIZE))[:60] + bytes(200) + saved("PNG")[-12:],
-    }
-    if damage == "gone":
-        bad.unlink()
-    else:
-        bad.write_bytes(contents[damage])
-    try:
-        with pytest.raises(GpufeedError) as error, load("loader", name)(usual(manifest, device)) as loader:
-            list(loader)
-    except Skip as skip:
-        pytest.skip(str(skip))
-    assert str(bad) in error.value.found
-
-
 @pytest.mark.parametrize("name", DALI)
 @pytest.mark.parametrize("damage", ["cut", "gone", "resized", "gif"])
 def test_file_that_dalis_reader_finds_changed(tmp_path, device, name, damage):
@@ -260,21 +228,3 @@ def test_file_that_dalis_reader_finds_changed(tmp_path, device, name, damage):
     except Skip as skip:
         pytest.skip(str(skip))
     torch.cuda.synchronize()  # raises if the GPU itself has failed
-
-
-@pytest.mark.parametrize("name", STREAMING)
-def test_cmyk_and_png_among_them(tmp_path, device, name):
-    files = shades(12)
-    pictures = {i: photo(SIZE, SIZE) // 2 + np.uint8(2 * i) for i in (3, 4)}
-    files[3] = saved("JPEG", Image.fromarray(pictures[3]).convert("CMYK"), quality=95)
-    files[4] = saved("PNG", pictures[4])
-    manifest = write_files(tmp_path / "files", files, "jpg", (SIZE, SIZE))
-    try:
-        with load("loader", name)(usual(manifest, device, shuffle=False)) as loader:
-            (batch,) = list(loader)
-    except Skip as skip:
-        pytest.skip(str(skip))
-    assert np.array_equal(batch.images[4].cpu().numpy(), pictures[4])
-    for place in set(range(12)) - {6}:  # the gray one
-        shade = photo(SIZE, SIZE) // 2 + np.uint8(2 * place)
-        assert abs(float(batch.images[place].float().mean()) - shade.mean()) < 4

@@ -25,14 +25,6 @@ def test_every_gpu_that_the_command_sees_trains(tmp_path):
     assert [epoch["images"] for epoch in found["epochs"]] == [240]
 
 
-def test_more_gpus_than_there_are_is_one_sentence(tmp_path):
-    asked = f"trainer.devices={torch.cuda.device_count() + 1}"
-    done = train_in(tmp_path, "trainer.accelerator=gpu", asked, *SMALL)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "data").exists()
-
-
 def test_the_plain_trainer_takes_one_gpu_and_a_cuda_graph(tmp_path):
     arguments = ("trainer.accelerator=gpu", "trainer=plain", "cuda_graphs=auto", "augment=fused", "epochs=2")
     done = train_in(tmp_path, *arguments, *SMALL, "hydra.run.dir=run")

@@ -179,15 +179,6 @@ def test_what_does_not_end_in_time_is_stopped_and_left(checkout, capsys):
     assert [event["event"] for event in read(part)][-1] in ("file", "collected", "start")
 
 
-@pytest.mark.parametrize(("seconds", "left"), [(10, []), (100, ["test_x.py"])])
-def test_a_file_that_took_longer_than_what_is_left_does_not_start(checkout, seconds, left):
-    root = checkout(test_x="def test_quick(): pass")
-    row = {"test_x.py": {"seconds": seconds, "seconds_alone": 0}}
-    run = ledger_run.Run(root, root / "part.jsonl", [], row, beside=6, timeout=30, minutes=9)
-    run.begun -= 8 * 60
-    assert run.all(["test_x.py"]) == left
-
-
 def events(root: Path, name: str, outcomes: dict[str, str], digest: str = "d", **host) -> Path:
     """A part as it is written on a host with a GPU."""
     about = {"file": "test_x.py", "alone": False}
@@ -290,26 +281,6 @@ def test_a_digest_is_that_of_the_code_that_a_test_covers(checkout, how):
     assert Tree(root).digest(test) == before
     checkout(near="ONE = 2\n")
     assert Tree(root).digest(test) != before
-
-
-@pytest.mark.parametrize(
-    ("code", "comment", "another"),
-    [
-        (
-            "def f():\n    return '# 1'\n",
-            'def f():\n    """Say."""\n    return \'# 1\'  # say\n',
-            "def f():\n    return '# 2'\n",
-        ),
-        ("def f(a=1): ...\n", "def f(a=1): ...  # say\n", "def f(a=2): ...\n"),
-        ('A = """\n# 1 "x"\n"""\n', 'A = """\n# 1 "x"\n"""  # say\n', 'A = """\n# 2 "x"\n"""\n'),
-    ],
-)
-def test_strings_and_one_line_bodies_are_no_comments(checkout, code, comment, another):
-    digests = []
-    for text in (code, comment, another):
-        root = checkout(near=text, test_x="from gpufeed import near")
-        digests.append(Tree(root).digest(root / "tests/cuda/test_x.py"))
-    assert digests[0] == digests[1] != digests[2]
 
 
 def test_native_sources_count_where_the_ops_are_covered(checkout):

@@ -43,12 +43,6 @@ def test_models_in_use_are_of_three_kinds_and_judged_on_images_that_nothing_trai
     assert all(cell.steps is None for cell in found)
 
 
-def test_the_block_that_is_run_twice_is_short_and_has_an_interval():
-    assert len(PLAN.cells["repeatability"]) == 8
-    assert PLAN.repeats["repeatability"] >= 6
-    assert "repeatability" not in CONFIG["run"]
-
-
 def test_what_decoding_once_gives_can_be_said():
     cells = PLAN.cells["tensor_cache"].values()
     assert {"cache", "files", "strips"} <= {LOADERS[cell.loader].reads for cell in cells}

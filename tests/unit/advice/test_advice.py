@@ -7,7 +7,6 @@ from gpufeed.advice.ranking import advise, change, why_not
 from gpufeed.advice.words import lines
 from gpufeed.core.record import ADVICE, PROBE
 
-TODAY = {"decoder": "pillow"}
 FASTER = {"loader": "overlap", "input_s": 0.001}
 
 

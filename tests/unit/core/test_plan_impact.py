@@ -3,7 +3,6 @@
 import copy
 import re
 from dataclasses import asdict
-from itertools import pairwise
 
 import pytest
 import record_fixtures as made
@@ -289,23 +288,6 @@ def test_the_figure_has_every_factor_and_the_page_table_context_and_goal(tmp_pat
         assert words in html, words
     publish.report(tmp_path / "empty", ["e"], info, tmp_path / "none.html")
     assert "None of its 3 changes is measured yet" in (tmp_path / "none.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.8, 1.2), (0.97, 1.02), (0.6, 1.9), (0.3, 4), (0.9, 60)])
-def test_the_scale_of_the_figure_can_be_read(low, high):
-    found = impact.ticks(low, high)
-    assert 2 <= len(found) <= 8
-    assert low <= min(found) < max(found) <= high
-    assert 1 in found
-
-
-def test_long_names_of_changes_keep_out_of_each_other_in_the_figure():
-    row = {"factor": 1.05, "low": 1.04, "high": 1.06, "verdict": "faster"}
-    long = "a kernel with a rather long name of its own, " * 3
-    figure = impact.factors([{"title": "here", "rows": [{"change": long} | row] * 4}])
-    figure.draw_without_rendering()
-    boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
-    assert all(above.y0 >= below.y1 for above, below in pairwise(boxes))
 
 
 def test_where_each_task_has_one_pipeline_the_changes_are_the_answer(tmp_path):

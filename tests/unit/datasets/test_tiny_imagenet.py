@@ -12,7 +12,6 @@ from gpufeed.datasets.archive import is_plain_name
 from gpufeed.datasets.tiny_imagenet import ELSEWHERE, NO_LABEL, parse_annotations, parse_wnids, reorganise
 
 TOP = "tiny-imagenet-200/"
-ANNOTATIONS = TOP + "val/val_annotations.txt"
 
 
 def run(tmp_path, files):

@@ -93,17 +93,20 @@ def shared(process: psutil.Process) -> set[Path]:
     return {Path(line.split()[5]) for line in maps if "/dev/shm/" in line}
 
 
+CHANGES = {
+    "short queue": {"prefetch_factor": 1, "batch_size": 5, "workers": 3},
+    "augment cpu": {"sample_transform": CpuAugment(MEAN, STD, 3, {"crop_padding": 2})},
+    "decoded": {"decoded": np.random.default_rng(1).integers(0, 256, (7, 48, 64, 3), dtype=np.uint8)},
+    "random resized crop": {"recipe": RandomResizedCrop(20, short_side=24, seed=3)},
+}
+POOL = pytest.mark.parametrize("kind", ["pool"])  # which sends errors as the other kind does
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"prefetch_factor": 1, "batch_size": 5, "workers": 3},
-        {"sample_transform": CpuAugment(MEAN, STD, 3, {"crop_padding": 2})},
-        {"decoded": np.random.default_rng(1).integers(0, 256, (7, 48, 64, 3), dtype=np.uint8)},
-        {"recipe": RandomResizedCrop(20, short_side=24, seed=3)},
-    ],
-    ids=["short queue", "augment cpu", "decoded", "random resized crop"],
+    ("kind", "changes"), [("own process", "augment cpu"), *(("pool", name) for name in CHANGES)]
 )
 def test_batches_are_those_of_the_threads_of_this_process(make, changes):
+    changes = CHANGES[changes]
     own, threads = make(**changes), make(**{**changes, **THREADS})
     for _ in range(2):
         pairs = list(zip(own, threads, strict=True))
@@ -145,6 +148,7 @@ def test_the_memory_of_its_batches_has_no_name(make):
     wait_until(lambda: gc.collect() >= 0 and not any(path.exists() for path in memory))
 
 
+@POOL
 def test_its_processes_leave_a_request_to_end_to_their_parent(make):
     before = processes()
     loader = make()
@@ -215,6 +219,7 @@ def test_processes_killed_after_an_epoch_was_left_are_an_error_too(make):
     assert not processes() - before
 
 
+@POOL
 def test_processes_that_die_before_they_read_a_long_list_of_files_are_an_error(
     make, manifest, tmp_path, monkeypatch
 ):
@@ -238,6 +243,7 @@ def test_processes_that_die_before_they_read_a_long_list_of_files_are_an_error(
     assert not left_after(10, processes() - before)
 
 
+@POOL
 def test_a_bad_file_is_named_in_the_same_words_and_a_whole_epoch_may_follow(make, manifest):
     bad = manifest.paths()[7]
     whole, before = bad.read_bytes(), processes()
@@ -259,23 +265,27 @@ def test_a_bad_file_is_named_in_the_same_words_and_a_whole_epoch_may_follow(make
     assert not any(process.is_running() for process in own)
 
 
+@POOL
 def test_an_error_in_a_transform_keeps_its_type_and_its_traceback(make):
     with pytest.raises(ValueError, match="planted at") as error:
         list(make(sample_transform=failing))
     assert "in failing" in error.value.__notes__[0]
 
 
+@POOL
 def test_a_transform_that_ends_its_thread_is_an_error(make):
     for where in ({}, THREADS):
         with pytest.raises(GpufeedError, match=r"SystemExit: planted"):
             list(make(**where, sample_transform=exiting))
 
 
+@POOL
 def test_an_error_that_pickle_refuses_keeps_its_words(make):
     with pytest.raises(RuntimeError, match="Odd: odd 1 2"):
         list(make(sample_transform=failing_oddly))
 
 
+@POOL
 def test_a_transform_that_cannot_be_sent_is_refused(make):
     with pytest.raises(GpufeedError, match="cannot be sent to a process") as error:
         make(sample_transform=lambda image, sample_id, epoch: image)

@@ -271,8 +271,10 @@ def mlp(x, weight1, bias1, weight2, bias2):
     return native.gelu_mlp(x @ weight1, weight1, bias1, weight2, bias2)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "autocast"),
+    [("aot_eager", False), ("aot_eager", True), pytest.param("inductor", True, marks=pytest.mark.slow)],
+)
 def test_compiled_whole_with_autocast_and_backward(backend, autocast, monkeypatch):
     def run(function):
         shapes = [(3, 4), (8, 4), (8,), (6, 8), (6,)]

@@ -1,16 +1,11 @@
-import re
 import xml.etree.ElementTree as ET
 
-import ceilings_fixtures as ceilings
 import pandas as pd
 import pytest
 import record_fixtures as made
-from matplotlib.text import Text
 
 from gpufeed.report import figures, load_records, publish, style, tables
-from gpufeed.report.sections import ceilings as ceilings_figure
-from gpufeed.report.sections import ceilings as speed_utilization_figure
-from gpufeed.report.sections import inference, kernel_activation, learning, timeline
+from gpufeed.report.sections import learning, timeline
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +56,6 @@ def test_a_pipeline_that_is_compared_with_nothing_is_drawn_only_alone(tmp_path):
     assert "batch 64" in axis.get_title(loc="left")
 
 
-def test_lengths_of_one_pipeline_have_each_its_own_name(tmp_path):
-    paths = []
-    for epochs, speed in {120: 100, 160: 110}.items():
-        paths += made.write_speeds(tmp_path, made.cell("resident", epochs=epochs), [speed])
-    (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
-    names = [label.get_text() for label in axis.get_yticklabels()]
-    assert names == ["160 epochs", "120 epochs"]
-
-
 def test_of_too_many_pipelines_those_without_jpeg_engines_stay_in_the_figure(tmp_path):
     paths = []
     for workers in range(1, figures.MOST_BARS + 1):
@@ -81,18 +67,6 @@ def test_of_too_many_pipelines_those_without_jpeg_engines_stay_in_the_figure(tmp
     names = [label.get_text() for label in axis.get_yticklabels()]
     assert [name.split(", CUDA")[0] for name in names[:2]] == ["dali_gpu", "dali_gpu, without JPEG engines"]
     assert "1 slower one is in the table" in axis.get_title(loc="left")
-
-
-def test_a_title_keeps_clear_of_the_right_edge_beside_long_names(tmp_path):
-    of = {"batch_size": 32, "cores": 16, "augment": "cpu"}
-    paths = made.write_speeds(tmp_path, made.cell("webdataset_resampled", workers=16, **of), [100])
-    paths += made.write_speeds(tmp_path, made.cell("replay", **of), [110])
-    figure = figures.throughput(tables.cells(load_records.read_records(paths)))
-    figure.draw_without_rendering()
-    title = figure.axes[0].get_title(loc="left")
-    assert title
-    (shown,) = [text for text in figure.axes[0].findobj(Text) if text.get_text() == title]
-    assert shown.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_the_time_line_has_a_batch_that_takes_what_a_batch_takes_in_the_mean(tmp_path):
@@ -155,15 +129,6 @@ def learners(tmp_path, count, losses):
     return tables.cells(table), load_records.read_epochs(table)
 
 
-def test_no_two_learning_curves_look_the_same_and_each_final_loss_has_its_row(tmp_path):
-    curves, final = learning.draw(*learners(tmp_path, 14, [(1.0, 1.5)]))[0].axes
-    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in curves.lines}
-    assert len(looks) == len(curves.lines) == 14
-    points = [container.lines[0] for container in final.containers]
-    assert [(*point.get_xdata(), *point.get_ydata()) for point in points] == [(1.25, y) for y in range(14)]
-    assert final.get_ylim()[0] > final.get_ylim()[1]  # the first name is at the top
-
-
 @pytest.mark.parametrize(
     ("losses", "words"),
     [
@@ -176,27 +141,6 @@ def test_the_difference_of_the_final_losses_is_stated(tmp_path, losses, words):
     said = learning.difference(*learners(tmp_path, len(losses), losses))
     for part in words:
         assert part in said
-
-
-def test_lines_differ_in_a_grey_print_too():
-    looks = [style.line(number) for number in range(28)]
-    assert len({(look["marker"], look["ls"]) for look in looks}) == 28
-    assert len({look["color"] for look in looks[:6]}) == 6
-    points = [style.point(number) for number in range(14)]
-    assert len({(point["marker"], point["mfc"] == "white") for point in points}) == 14
-
-
-@pytest.mark.parametrize(
-    "hatches",
-    [
-        [hatch for _, hatch, _ in figures.PARTS.values()],
-        [hatch for _, hatch, _ in ceilings_figure.LOOKS.values()],
-        [hatch for _, hatch in kernel_activation.LOOKS.values()],
-        inference.HATCHES,
-    ],
-)
-def test_bars_differ_in_their_hatches(hatches):
-    assert len(set(hatches)) == len(hatches) > 2
 
 
 def test_what_touches_the_ceiling_has_no_percentage(tmp_path):
@@ -260,35 +204,3 @@ def test_ids_of_inline_figures_do_not_clash(pipelining):
     ]
     assert ids[0]
     assert not ids[0] & ids[1]
-
-
-def test_a_figure_in_a_page_is_smaller_and_says_and_draws_the_same():
-    figure = style.sentence_figure("0.123456 of 1.000001; <b> & more")
-    figure.add_axes([0.1, 0.1, 0.8, 0.3]).plot([0, 1 / 3], [0, 2 / 3])
-    whole = style.to_svg(figure)
-    inline = style.inline_svg(whole, "one", "A title")
-    before, after = (ET.fromstring(svg[svg.index("<svg") :]) for svg in (whole, inline))
-    said = " ".join(after.itertext()).split()
-    assert "0.123456" in said
-    assert said == text_of(figure).split()
-    assert len(inline) < 0.8 * len(whole)
-    paths = [
-        [path.get("d") for path in tree.iter("{http://www.w3.org/2000/svg}path")] for tree in (before, after)
-    ]
-    assert len(paths[0]) > 5
-    for exact, shorter in zip(*paths, strict=True):
-        numbers = [[float(n) for n in re.findall(r"-?\d+\.?\d*", d)] for d in (exact, shorter)]
-        assert numbers[1] == pytest.approx(numbers[0], abs=0.0051)
-
-
-@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "a card with a name in words " * 4])
-@pytest.mark.parametrize("draw", [ceilings_figure.draw_epochs, speed_utilization_figure.draw_speeds])
-def test_titles_of_ceilings_end_within_the_figure(draw, gpu):
-    found = ceilings.document(ceilings.pairs(0.5))
-    found["environment"]["gpu"]["name"] = gpu
-    with style.look():
-        figure = draw([found])
-        figure.draw_without_rendering()
-    (axis,) = figure.axes
-    (title,) = (text for text in axis.get_children() if getattr(text, "get_text", str)().startswith("vit_"))
-    assert title.get_window_extent().x1 <= figure.bbox.x1

@@ -206,19 +206,6 @@ def test_a_bad_step_table_is_named_and_the_rest_is_read(tmp_path):
     assert set(steps["repeat"]) == {1}
 
 
-def test_found_missing_and_stale(tmp_path):
-    of, gone = made.cell("overlap"), made.cell("resident")
-    kept = made.write_speeds(tmp_path, of, [1, 2, 3])
-    stale = made.write_speeds(tmp_path, gone, [1])
-    found = find_results.find_own(
-        tmp_path, ["pipelining"], {"pipelining": {"cells": [of.id, "never"], "repeats": 2}}
-    )
-    assert found.paths == kept[:2]
-    never = [Path(f"records/pipelining/never/{repeat}.json") for repeat in (0, 1)]
-    assert found.missing == [find_results.Part("pipelining", "records", path) for path in never]
-    assert set(found.stale) == {kept[2], *stale}
-
-
 def test_tabulate_writes_whole_files(tmp_path):
     ids = made.write_pipelining(tmp_path)["pipelining"]
     found = find_results.find_own(tmp_path, ["pipelining"], {"pipelining": {"cells": ids, "repeats": 3}})

@@ -64,12 +64,6 @@ def test_few_pairs_have_no_interval_and_nothing_measured_is_said():
     assert html.count("<svg") == 1
 
 
-def test_of_thousands_of_stretches_some_are_shown():
-    html = watch_page.page({"long": made.watched(5000)})
-    assert "the first 400 of 10,000 in the order of the training" in plain(html)
-    assert len(html) < 400_000
-
-
 def test_what_the_reader_wrote_is_escaped():
     stretch = {"kind": HOSTILE, "first_step": 0, "steps": 5, "seconds": 1.0}
     hostile = {
@@ -91,12 +85,6 @@ def test_it_asks_nothing_of_the_network():
     assert "default-src 'none'" in unescape(html)
     assert not re.search(r"""(src|href)=["'](?!#)""", html)
     assert not re.search(r"url\((?!#)", html)
-
-
-def test_every_black_line_follows_a_dark_mode():
-    drawings = re.findall(r"<svg.*?</svg>", watch_page.page({"mine": made.watched()}), re.DOTALL)
-    assert all("currentColor" in one for one in drawings)
-    assert not any(re.search(r"#000000|fill: #ffffff", one) for one in drawings)
 
 
 @pytest.mark.parametrize(

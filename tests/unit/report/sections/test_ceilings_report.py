@@ -3,7 +3,6 @@
 import base64
 import csv
 import io
-import itertools
 import re
 import runpy
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ from gpufeed.core.config import ROOT, planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import CEILINGS
 from gpufeed.report import publish, style
-from gpufeed.report.sections import ceilings, ceilings_rows, ceilings_verdict
+from gpufeed.report.sections import ceilings, ceilings_rows
 
 
 def several():
@@ -102,46 +101,6 @@ def test_speed_against_au_has_every_pipeline_that_is_done():
     lone = made.document(made.pairs(0.01), input_s=0.5, cell={"batch_size": 512})
     assert len(ceilings.draw_speeds([*several(), lone]).axes) == 1  # compared with nothing
     assert len(ceilings.draw_speeds([lone]).axes) == 1
-
-
-@pytest.mark.parametrize(
-    ("waits", "begin"),
-    [([1.63, 0.01], 0.3), ([0.06, 0.01, 0.0], 0.9), ([0.001], 0.9), ([0.1111], 0.8), ([5.0], 0.1)],
-)
-def test_the_scale_of_au_begins_a_ten_below_the_lowest(waits, begin):
-    figure = ceilings.draw_speeds([made.document(made.pairs(wait)) for wait in waits])
-    figure.draw_without_rendering()
-    (axis,) = figure.axes
-    low, high = axis.get_xlim()
-    assert low == pytest.approx(begin)
-    assert 1 < high <= 1.05
-    labels = [label for label in axis.get_xticklabels() if low <= label.get_position()[0] <= high]
-    assert {"100%"} < {label.get_text() for label in labels}
-    boxes = [label.get_window_extent() for label in labels]
-    legend = axis.get_legend()
-    names = [text.get_window_extent() for text in legend.get_texts()]
-    for of_kind in (boxes, names):
-        assert not any(one.overlaps(next_) for one, next_ in itertools.pairwise(of_kind))
-    assert legend.get_window_extent().x0 > axis.get_window_extent().x1
-    assert [text.get_text().split(": ")[1] for text in legend.get_texts()] == [
-        f"{100 / (1 + wait):.1f} %" for wait in sorted(waits)
-    ]
-
-
-def test_an_interval_below_the_lowest_median_is_within_the_scale():
-    figure = ceilings.draw_speeds([made.document(made.pairs(0.1, jitter=0.06))])
-    (axis,) = figure.axes
-    assert axis.get_xlim()[0] == pytest.approx(0.8)
-
-
-def test_the_fastest_pipeline_lies_within_its_panel():
-    for measurements in (several(), several()[1:2]):  # alone it would sit on the edge, cut in half
-        figure = ceilings.draw_speeds(measurements)
-        figure.draw_without_rendering()
-        (axis,) = figure.axes
-        (_, y), scale = axis.containers[0].lines[0].get_xydata()[0], axis.get_ylim()
-        assert scale[0] == 0
-        assert y * 1.05 < scale[1]
 
 
 def test_the_page_has_the_part_and_what_is_missing(tmp_path):
@@ -225,25 +184,6 @@ def test_a_page_with_repeats_too_has_both(tmp_path):
     assert "Wait The gaps between training steps on the compute stream" in text
 
 
-def test_the_words_have_the_limits_that_verdicts_go_by(tmp_path, monkeypatch):
-    text = ceilings_page(tmp_path)[1]
-    words = text[text.rindex("AU Compute-only over end-to-end time") :]
-    for told in (
-        "compute-bound AU's 95 % interval lies at 97.1 % or above:",
-        "would be at most 1.03 times as fast.",
-        "balanced AU's interval lies between 90 and 97.1 %.",
-        "input-bound AU's interval lies below 90 %.",
-        "and has 50 % of the wait",
-        "start-up-bound The same, and the first batches of the epochs have more than 50 % of the wait",
-        "no verdict AU's interval holds 90 or 97.1 %, or there are fewer than 6 pairs",
-        "Verdicts tell it from 0.5 points on.",
-        "below 3.0 points untold",
-    ):
-        assert told in words, told
-    monkeypatch.setattr(ceilings_verdict, "LOST", 0.8)
-    assert "lies between 80 and 97.1 %" in str(ceilings_verdict.definitions())
-
-
 def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
     info = records.plan_info({"limits": []}, repeats=1)
     info["experiments"]["limits"]["ceilings"] = [made.write(tmp_path, found).stem for found in several()]
@@ -292,10 +232,6 @@ def test_rounds_that_disagree_settle_nothing_and_are_said_to(seconds, said):
     found = difference([1 + one for one in seconds], [1.0] * 6, 1000, 1.5, 1.0)
     assert not found["shown"]
     assert ceilings.stage("fetch", found) == said
-
-
-def test_nothing_asked_for_is_no_part(tmp_path):
-    assert ceilings.section([], "limits", []) is None
 
 
 # --- the config

@@ -7,7 +7,7 @@ import record_fixtures as made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufeed.report import find_results, interactive, load_records, page, style, tables
+from gpufeed.report import load_records, style, tables
 from gpufeed.report.sections import cores
 
 # loader -> cores -> share of the rate of replay
@@ -87,14 +87,6 @@ def test_how_long_a_pass_is_makes_no_other_loader_and_eager_steps_are_no_part(tm
     assert table["rows"] == [row]
 
 
-def test_the_table_has_a_dash_for_what_was_not_measured(tmp_path):
-    (panel,) = cores.measured(cells_of(tmp_path))
-    rows = {row["name"]: row for row in cores.table(panel)["rows"]}
-    assert list(rows) == ["resident", "dali_cpu", "dataloader_workers", "host_cache"]
-    assert rows["dataloader_workers"]["fields"][1] == ("-", "")
-    assert rows["dataloader_workers"]["fields"][2] == ("60.0 %", "60.00 to 60.00, n = 3")
-
-
 def test_where_cores_are_not_varied_there_is_no_answer(tmp_path):
     one = {name: {2: by_cores.get(2, 1.0)} for name, by_cores in SHARES.items()}
     assert cores.answers(cells_of(tmp_path / "a", shares=one)) == []
@@ -116,18 +108,3 @@ def test_names_never_lie_on_each_other(values, gap):
     places = cores.spread(sorted(values), gap, 1.0)
     assert all(after - before >= gap - 1e-9 for before, after in pairwise(places))
     assert max(places, default=0) <= 1.0
-
-
-def test_the_table_of_all_cells_has_the_cores_where_cells_chose_them(tmp_path):
-    cells = cells_of(tmp_path)
-    assert set(interactive.shown(cells)["Cores"]) == {2, 8, 16}
-    assert "Cores" not in interactive.shown(cells.assign(cores_asked=0))
-
-
-def test_the_page_has_the_answer_and_the_figure(tmp_path):
-    cells_of(tmp_path)
-    plan = {"title": "P", "question": "?", "repeats": 3, "cells": [], "ceilings": []}
-    info = {"experiments": {"photographs": plan}, "left_out": [], "command": "snakemake"}
-    html = page.page(find_results.Found(sorted(tmp_path.rglob("*.json"))), info)
-    assert "kept fed on 2 cores by resident" in html
-    assert 'id="photographs-cores-0-' in html

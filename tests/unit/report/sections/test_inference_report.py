@@ -2,7 +2,6 @@
 
 import csv
 import runpy
-from itertools import pairwise
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -10,13 +9,12 @@ import inference_fixtures as made
 import pytest
 import record_fixtures as records
 import yaml
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gpufeed.core import plan_inference
 from gpufeed.core.config import ROOT, planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.report import publish, wording
-from gpufeed.report.sections import inference, inference_rows
+from gpufeed.report.sections import inference_rows
 
 
 def measured(int8=1200.0, host_ms=0.5, **changes):
@@ -166,13 +164,6 @@ def stopped(**changes):
     return measured(status="skipped", sentence="There are no weights.", **nothing, **changes)
 
 
-def test_nothing_measured_is_a_sentence_in_the_figure(tmp_path):
-    path = made.write(tmp_path, stopped())
-    publish.plot_inference([path], tmp_path / "t.csv", tmp_path / "f.svg")
-    assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
-    assert (tmp_path / "t.csv").read_text().count("\n") == 2
-
-
 def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
     found = measured()
     made.write(tmp_path, found)
@@ -196,22 +187,6 @@ def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
     assert "damaged broken:" in text
     assert "1 measurement of a model in use" in publish.say_missing(told, info)
     assert "Accuracy: all 1,000 images of split val." in text
-
-
-def test_numbers_beside_the_axes_do_not_lie_on_each_other():
-    slow, fast = made.row("eager", "fp32", 100_000, 1.3), made.row("compiled", "bf16", 350_000, 0.171)
-    for rows in ([slow, fast], [slow]):
-        figure = inference.draw([made.measurement(*rows)])
-        FigureCanvasAgg(figure).draw()
-        for axis in figure.axes:
-            left, right = axis.get_xlim()
-            ticks = zip(axis.get_xticks(), axis.get_xticklabels(), strict=True)
-            boxes = [label.get_window_extent() for place, label in ticks if left <= place <= right]
-            assert len(boxes) > 1
-            for one, other in pairwise(boxes):
-                assert one.x1 < other.x0
-        names = [text.get_window_extent() for text in figure.axes[1].texts]
-        assert all(box.x0 > figure.axes[1].get_window_extent().x0 for box in names)
 
 
 # --- the config

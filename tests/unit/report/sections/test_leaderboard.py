@@ -64,14 +64,6 @@ def test_columns_without_any_value_or_with_one_for_all_are_left_out(tmp_path):
     assert leaderboard.board(*read([])) is None
 
 
-def test_the_task_stands_between_the_pipeline_and_its_rate(tmp_path):
-    paths = made.write_speeds(tmp_path, made.cell("resident", **COMMON), [100])
-    paths += made.write_speeds(tmp_path, made.cell("resident", augment="cpu", batch_size=64), [200])
-    board = leaderboard.board(*read(paths))
-    assert titles(board)[:3] == ["Pipeline", "Task", "images/s"]
-    assert [text.count("batch 32") for text in texts(board, "Task")].count(1) == 1
-
-
 def test_what_all_tasks_share_is_said_once_and_in_every_line_of_the_markdown(tmp_path):
     paths = made.write(tmp_path, *(made.record(made.cell("resident", cores=cores)) for cores in (2, 16)))
     board = leaderboard.board(*read(paths))
@@ -210,13 +202,6 @@ def test_the_script_has_the_share_of_the_jpeg_engines_that_the_loader_took(tmp_p
     record = replace(made.record(replace(of, hw_decoder_load=0.9)), loading=record.loading)
     (call,) = leaderboard.board(*read(made.write(tmp_path / "given", record))).calls
     assert '"hw_decoder_load": 0.9,' in call.text
-
-
-def test_a_script_of_several_devices_takes_its_share(tmp_path):
-    of = made.cell("dataloader_sync", trainer="lightning", devices=4)
-    board = leaderboard.board(*read(made.write(tmp_path, made.record(of))))
-    assert "DistributedSampler(dataset, WORLD_SIZE, RANK, seed=SEED)" in board.calls[0].text
-    assert 'torch.device("cuda", int(os.environ["LOCAL_RANK"]))' in board.calls[0].text
 
 
 def test_cells_with_the_same_call_share_it_and_ceilings_have_none(tmp_path):

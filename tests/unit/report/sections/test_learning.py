@@ -4,8 +4,6 @@ import xml.etree.ElementTree as ET
 
 import pytest
 import record_fixtures as made
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from gpufeed.report import load_records, style, tables
@@ -70,34 +68,6 @@ def test_activations_are_of_one_task_and_other_overrides_are_not(tmp_path):
     assert len(learning.learners(cells, epochs)) == 2
 
 
-def test_curves_of_an_activation_share_a_colour_and_every_curve_has_its_own_look(tmp_path):
-    paths = []
-    for form in FORMS:
-        for loader in ("resident", "host_cache", "overlap"):
-            paths += write(tmp_path, of(form, loader), [1.0, 1.2], top1=[0.1, 0.2, 0.3])
-    (figure,) = learning.draw(*read(paths))
-    train, final, loss, accuracy = figure.axes
-    looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in train.lines]
-    assert len(set(looks)) == 6
-    assert len({colour for colour, *_ in looks}) == 2
-    for axis in (loss, accuracy):
-        assert [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axis.lines] == looks
-    names = [label.get_text() for label in final.get_yticklabels()]
-    assert [name.split(":")[0] for name in names[:3]] == [
-        f"bias_gelu, {loader}" for loader in ("resident", "host_cache", "overlap")
-    ]
-    assert list(accuracy.lines[0].get_ydata()) == [0.1, 0.2, 0.3]
-    assert list(accuracy.lines[0].get_xdata()) == [1, 2, 3]
-
-
-def test_held_out_panels_are_there_only_where_two_epochs_were_asked_about(tmp_path):
-    cells, epochs = read(write(tmp_path, of("gelu"), [1.0], top1=[0.5]))
-    assert len(learning.draw(cells, epochs)[0].axes) == 2
-    asked = read(write(tmp_path / "asked", of("gelu"), [1.0], top1=[0.3, 0.5]))
-    assert len(learning.draw(*asked)[0].axes) == 4
-    assert "top-1 on held-out images" in text_of(learning.draw(*asked)[0])
-
-
 def test_what_is_too_high_for_a_sheet_of_paper_goes_on_in_another_figure(tmp_path):
     paths = []
     for number in range(6):
@@ -108,14 +78,6 @@ def test_what_is_too_high_for_a_sheet_of_paper_goes_on_in_another_figure(tmp_pat
     assert len(sheets) > 1
     assert all(sheet.get_figheight() <= learning.SHEET_IN for sheet in sheets)
     assert learning.draw(*read(write(tmp_path, of("gelu", epochs=1), [1.0]))) == []
-
-
-def test_long_curves_have_few_markers_at_places_of_their_own(tmp_path):
-    paths = [path for form in FORMS for path in write(tmp_path, of(form, epochs=90), [1.0])]
-    (figure,) = learning.draw(*read(paths))
-    (one, step), (other, _) = (line.get_markevery() for line in figure.axes[0].lines)
-    assert 90 / step < 15
-    assert one % step != other % step
 
 
 def test_the_band_is_the_range_of_the_repeats(tmp_path):
@@ -161,24 +123,6 @@ def test_activations_in_different_pipelines_or_with_one_seed_are_not_compared(tm
 
 
 losses = st.lists(st.floats(0, 10), min_size=1, max_size=3)
-
-
-@pytest.mark.slow
-@hypothesis_settings(max_examples=15)  # each writes records and draws a figure
-@given(
-    st.dictionaries(
-        st.tuples(st.sampled_from(["", *FORMS]), st.sampled_from(["resident", "overlap", "replay"])),
-        st.tuples(losses, st.lists(st.floats(0, 1), max_size=3)),
-        min_size=1,
-    )
-)
-def test_any_records_can_be_shown(tmp_path_factory, found):
-    folder, paths = tmp_path_factory.mktemp("results"), []
-    for (form, loader), (final, top1) in found.items():
-        paths += write(folder, of(form, loader), final, top1=top1 or None)
-    cells, epochs = read(paths)
-    assert all("NaN" not in style.to_svg(figure) for figure in learning.draw(cells, epochs))
-    assert "nan" not in learning.difference(cells, epochs)
 
 
 def test_what_a_repeat_learnt_that_was_taken_up_again_counts(tmp_path):

@@ -68,15 +68,6 @@ def test_of_as_many_the_same_one_is_the_base_whatever_came_first(tmp_path):
         assert series["sentence"].count("efficiency") == 1
 
 
-def test_a_title_says_which_pipeline_it_is(tmp_path):
-    paths = written(tmp_path, {(1, 1): [1000], (2, 1): [1900]})
-    for workers in (8, 16):
-        axes = {"loader": "dataloader_workers", "workers": workers, "prefetch_factor": 2}
-        paths += written(tmp_path, {(1, 1): [100], (2, 1): [150]}, **axes)
-    names = sorted(series["title"].split(";")[0] for series in found_in(paths))
-    assert names == ["dataloader_workers, 16 workers", "dataloader_workers, 8 workers", "resident"]
-
-
 def test_other_cores_and_other_cards_are_told(tmp_path, monkeypatch):
     told = made.environment
     for number, cores in ((1, 16), (2, 64)):
@@ -108,8 +99,3 @@ def test_other_trainings_are_no_part_of_it(tmp_path):
     assert found_in(paths) == []
     assert found_in(written(tmp_path / "c", {(1, 1): [1000, 1100]})) == []
     assert found_in([]) == []
-
-
-def test_processes_on_the_cpu_are_not_called_gpus(tmp_path):
-    (series,) = found_in(written(tmp_path, {(1, 1): [100], (2, 1): [150]}, gpu=None))
-    assert [row["devices"] for row in series["rows"]] == ["1 process", "2 processes"]

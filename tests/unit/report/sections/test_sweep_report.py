@@ -3,16 +3,13 @@
 import json
 import re
 
-import numpy as np
 import pandas as pd
 import pytest
 import record_fixtures as made
 import sweep_fixtures as swept
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpufeed.core import record
-from gpufeed.report import publish, style
+from gpufeed.report import publish
 from gpufeed.report.sections import decoding, decoding_tables
 
 DECODERS = [*swept.DECODERS]
@@ -142,10 +139,6 @@ def test_without_a_gpu_the_page_says_who_was_skipped_and_who_is_missing(tmp_path
     assert "Not measured yet: pillow, dali_cpu, dali_gpu, nvimgcodec, strips" in html
 
 
-def test_an_experiment_without_a_sweep_has_no_section_of_it(tmp_path):
-    assert "Decoders alone" not in report_of(tmp_path, planned=[])
-
-
 def test_damaged_failed_and_refused_are_told(tmp_path):
     (path,) = swept.write_sweeps(tmp_path, decoders=["simplejpeg"])
     sweep = record.DECODING.read(path)
@@ -203,30 +196,3 @@ def test_machines_that_differ_are_not_compared_with_each_other(tmp_path, other):
     path = elsewhere(tmp_path / "b", "torchvision_cuda", "node-a", **other)
     points, _ = decoding_tables.read_sweeps([*paths, path])
     assert len(decoding_tables.machines(points)) == 2
-
-
-def test_every_machine_is_drawn(tmp_path):
-    swept.write_sweeps(tmp_path, decoders=["simplejpeg", "dali_gpu"])
-    elsewhere(tmp_path, "pillow", "node-b", cpu="Imaginary CPU 4.0")
-    paths = sorted(tmp_path.glob("sweeps/*/*.json"))
-    publish.plot_sweep(paths, tmp_path / "a.svg", tmp_path / "b.svg")
-    for figure in ("a.svg", "b.svg"):
-        drawn = (tmp_path / figure).read_text()
-        for words in ("simplejpeg", "dali_gpu", "pillow", "16 cores of Imaginary CPU 3.0", "CPU 4.0"):
-            assert words in drawn, (figure, words)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-def test_names_beside_the_axis_keep_their_order_and_distance(places):
-    places = np.sort(places)
-    moved = decoding.spread(places, 0.05)
-    assert (np.diff(moved) >= 0.05 - 1e-9).all()
-    if (np.diff(places) >= 0.05).all():
-        assert moved == pytest.approx(places)
-
-
-@pytest.mark.parametrize(
-    ("value", "words"), [(0.5, "0.5"), (200, "200"), (2_000, "2k"), (50_000, "50k"), (2_000_000, "2M")]
-)
-def test_ticks_are_short(value, words):
-    assert style.short(value) == words

@@ -19,8 +19,6 @@ from gpufeed.core.record import RECORD
 from gpufeed.training.engines.fastai import FastaiTrainer
 from gpufeed.training.engines.plain import PlainTrainer
 
-SMALL = (8, 16)
-
 
 @pytest.mark.parametrize("of", ["fastai", "torch"])
 @pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])

@@ -1,35 +1,23 @@
-"""A run of Weights & Biases as a training sees it: what goes wrong is a warning, and never an error."""
+"""A run of Weights & Biases as a training sees it: lines to another process, and at most one warning."""
 
+import json
 import logging
-import os
-from collections.abc import Callable, Mapping
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.errors import one_line
+import psutil
 
 log = logging.getLogger("gpufeed")
+PROGRAM = Path(__file__).with_name("wandb_process.py")
 PATIENCE_S = 20  # for an answer of the server; sending all that is left has twice as long
-
-
-def settings(mode: str, patience_s: float) -> Any:
-    """Nothing but what was sent: no output, code or load of this machine; nobody is asked for a key."""
-    import wandb
-
-    return wandb.Settings(
-        silent=True,
-        console="off",
-        disable_code=True,
-        disable_git=True,
-        disable_job_creation=True,
-        **({"init_timeout": patience_s} if mode == "online" else {}),
-        finish_timeout=2 * patience_s,
-        x_disable_stats=True,
-        x_disable_meta=True,
-        x_disable_machine_info=True,
-    )
+LOCAL_S = 60  # for wandb itself, which takes some seconds to start and to end where nothing is sent
 
 
 class Run:
@@ -50,64 +38,80 @@ class Run:
         config: Mapping[str, Any],
         patience_s: float = PATIENCE_S,
     ):
-        self.run: Any = None
+        self.process, self.patience_s = None, patience_s
         if find_spec("wandb") is None:
             self.warn("this node lacks the package wandb (pip install 'gpufeed[tracking]')")
             return
-        os.environ["WANDB_ERROR_REPORTING"] = "false"
-        about = {"dir": str(Path(folder).absolute()), "project": project, "name": name, "group": group}
-        about |= {"job_type": job_type, "config": dict(config)}
+        run = {"project": project, "name": name, "group": group, "job_type": job_type, "config": dict(config)}
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            self.run = self._begun(about, mode, patience_s)
-        except Exception as error:  # a training does not end for its tracking
-            self.warn(f"it could not be started ({one_line(error)})")
-
-    def _begun(self, about: dict[str, Any], mode: str, patience_s: float) -> Any:
-        import wandb
-
-        # first: it would ask a terminal for a key
-        wandb.setup(settings(mode, patience_s))
-        try:
-            return wandb.init(**about, mode=mode, settings=settings(mode, patience_s))
-        except Exception as error:
-            if mode == "offline":
-                raise
-            self.warn(f"kept offline, for wandb sync, since {one_line(error)}")
-        wandb.teardown()
-        return wandb.init(**about, mode="offline", settings=settings("offline", patience_s))
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", str(PROGRAM)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,  # an interrupt is for the training, which then ends the run
+            )
+        except OSError as error:
+            self.warn(f"it could not be started ({error})")
+            return
+        # a queue: a run that hangs must not hold up the training behind a full pipe
+        self.lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._feed, name="gpufeed-tracking", daemon=True).start()
+        run["dir"] = str(Path(folder).absolute())
+        self._say({"run": run, "mode": mode, "patience_s": patience_s})
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Sends an epoch's metrics; those that are None are left out."""
-        self._attempt(lambda run: run.log({key: value for key, value in row.items() if value is not None}))
+        self._say({key: value for key, value in row.items() if value is not None})
 
     def finish(self, summary: Mapping[str, Any], ok: bool = True) -> None:
-        """Ends the run; waits until it is written or sent, or for twice patience_s."""
-
-        def end(run: Any) -> None:
-            import wandb
-
-            run.summary.update(summary)
-            run.finish(exit_code=int(not ok))
-            wandb.teardown()
-            log.info("Weights & Biases: %s", run.settings.sync_dir)
-
-        self._attempt(end)
+        """Ends the run; waits until it is written or sent, at most LOCAL_S and three times patience_s."""
+        if self.process is None:
+            return
+        limit_s = LOCAL_S + 3 * self.patience_s
+        self._say({"summary": dict(summary), "exit_code": int(not ok)})
+        self.lines.put(None)
+        try:
+            self.process.wait(limit_s)
+            result = json.loads(self.process.stdout.read())
+        except subprocess.TimeoutExpired:
+            self.warn(f"it was not sent within {limit_s:.0f} s")
+        except (OSError, ValueError):
+            self.warn(f"its process ended with status {self.process.returncode}")
+        else:
+            if result["trouble"]:
+                self.warn(result["trouble"])
+            if result["folder"]:
+                log.info("Weights & Biases: %s", result["folder"])
+        finally:
+            self._end()
 
     def warn(self, why: str) -> None:
         """The one line."""
         log.warning("The run for Weights & Biases: %s", why)
 
-    def _attempt(self, work: Callable[[Any], None]) -> None:
-        """Does something with the run; after an error nothing more is tried."""
-        if self.run is None:
-            return
-        try:
-            work(self.run)
-        except Exception as error:
-            self.run = None
-            self.warn(f"it was not written to its end ({one_line(error)})")
-            with suppress(Exception):
-                import wandb
+    def _say(self, message: Mapping[str, Any]) -> None:
+        if self.process is not None:
+            self.lines.put(json.dumps(message) + "\n")
 
-                wandb.teardown()
+    def _feed(self) -> None:
+        try:
+            while (line := self.lines.get()) is not None:
+                self.process.stdin.write(line)
+                self.process.stdin.flush()
+            self.process.stdin.close()
+        except (OSError, ValueError):  # it has ended; `finish` says so
+            return
+
+    def _end(self) -> None:
+        """Leaves no process behind, nor those that wandb started."""
+        if self.process.poll() is not None:
+            return
+        left = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.kill()
+        for child in left:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        self.process.wait()

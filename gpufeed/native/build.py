@@ -243,6 +243,8 @@ def build_what_compiles(planned: Plan, folder: str | Path, jobs: int | None) -> 
     try:
         return build_planned(planned, folder, jobs)
     except GpufeedError as error:
+        if isinstance(error.__cause__, OSError):  # no room for the library is no compiler's fault
+            raise
         log.error("%s", error)
         found = " ".join(error.found.splitlines()[:2])  # which compilers, and the first that they say
         said = f"found {found}; the log has the rest; {OTHER_COMPILER}."

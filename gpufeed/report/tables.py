@@ -96,6 +96,13 @@ def disturbed(records: pd.DataFrame) -> list[bool]:
     return list(map(is_disturbed, records["telemetry"]))
 
 
+def leaking(records: pd.DataFrame) -> list[bool]:
+    """Whether a memory grew during each repeat as one that leaks does; False where it is unknown."""
+    kinds = ("host", "gpu_allocated", "gpu_process")
+    grown = [_each(records, "growth", kind, "suspected_leak_mib") for kind in kinds]
+    return [any(mib is not None for mib in each) for each in zip(*grown, strict=True)]
+
+
 def _each(records: pd.DataFrame, *keys: str) -> list[Any]:
     """What each record's telemetry has under these keys, None where it has nothing there."""
     return [nested(telemetry, *keys) for telemetry in records["telemetry"]]
@@ -130,7 +137,7 @@ WHOLE = (
     "workers", "prefetch_factor", "batch_size", "epochs", "step_limit", "cores", "n_repeats", "epoch_batches",
 )  # fmt: skip
 # What a row has beside the columns of a file.
-UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked", "images_from", "settings"]
+UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked", "images_from", "settings", "leaking"]
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
 REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "machine", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
@@ -158,7 +165,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     measured twice. cores_asked: those that the cell was kept on, 0 where it had all. Columns that are not of
     CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT); ceiling_repeats, that of the cell's ceiling,
     None without one; batch_size_asked, which is larger than batch_size where it did not fit; and settings,
-    which says that those of the loader were tuned.
+    which says that those of the loader were tuned; leaking: in how many repeats a memory seemed to leak.
     images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.
@@ -166,6 +173,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     """
     records = records.merge(epoch_starts(records, steps), on="path", how="left")
     records = records.assign(**taken(records), accompanied=accompanied(records), disturbed=disturbed(records))
+    records["leaking"] = leaking(records)
     groups = records.groupby(IDENTITY, dropna=False, sort=False)
     table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=[*CELL_COLUMNS, *UNWRITTEN])
     table = table.astype(dict.fromkeys(WHOLE, "Int64"))
@@ -213,7 +221,10 @@ def _cell_row(rows: pd.DataFrame) -> dict:
         "images_from": " or ".join(words for words in done["images_from"].dropna().unique() if words),
         "repeats": timed(done)[REPEAT],
         **{name: first[name] for name in ("batch_size_asked", "cores_asked", "settings")},
-        **{name: int(timed(done)[name].sum()) for name in ("accompanied", "disturbed", "measured_again")},
+        **{
+            name: int(timed(done)[name].sum())
+            for name in ("accompanied", "disturbed", "measured_again", "leaking")
+        },
         "others_cpu_share_max": pd.to_numeric(timed(done)["others_cpu_share"]).max(),
         "commit": wording.commits(rows),
     }

@@ -76,6 +76,7 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
     else:
         lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
     parts += [fed(ours), fell_back(ours), images_from(ours), accompanied(rows), disturbed(rows)]
+    parts.append(leaking(rows))
     subject = f"{wording.task(ours)}; {wording.machine(ours)}"
     sentence = " ".join(part for part in parts if part)
     return Verdict(subject, sentence, lead, headline=headline, compares=compares(rows))
@@ -166,6 +167,15 @@ def disturbed(rows: pd.DataFrame) -> str:
             "rates of a quiet machine, end them and measure into another folder (--config results=FOLDER)."
         )
     return " ".join(said)
+
+
+def leaking(rows: pd.DataFrame) -> str:
+    """A sentence on repeats whose memory grew and did not settle; empty if there is none."""
+    said = _repeats_of(rows.assign(label=wording.labels(rows)), "leaking")
+    return said and (
+        f"Memory grew in every part of {said} and did not settle: look for what the loader, augment or model "
+        "keeps of each batch (`telemetry.growth` in the record)."
+    )
 
 
 def _repeats_of(rows: pd.DataFrame, column: str) -> str:

@@ -65,10 +65,11 @@ def build(
         own = {path.with_name(shard.name) for shard in shards}
         for other in {*path.parent.glob("*.tar"), *path.parent.glob("*.tar.*.partial")} - own:
             other.unlink(missing_ok=True)  # of an earlier set, or of a build that was killed
-        journal_path(path).unlink(missing_ok=True)
         return ShardsInfo(**made_of, shards=shards)
 
-    return build_once(path, make, lambda: open_shards(path, manifest).info, asked)
+    info = build_once(path, make, lambda: open_shards(path, manifest).info, asked)
+    journal_path(path).unlink(missing_ok=True)  # last: a build without an index goes on from its shards
+    return info
 
 
 def planned(manifest: Manifest, splits: Sequence[str], least: int, seed: int) -> Iterator[Planned]:

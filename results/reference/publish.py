@@ -69,6 +69,8 @@ def figure_of_the_readme(node: Path) -> None:
         cell = json.loads(path.read_text())["cell"]
         if (cell["model"], cell["cores"]) == ("resnet18", 16) and cell["cuda_graphs"]:
             chosen.append(path)
+    if not chosen:
+        sys.exit(f"found no record for the figure of the README below {node}; expected those of its caption")
     kinds = ("resnet18", "breakdown", "workers", "timeline")
     with tempfile.TemporaryDirectory() as folder:
         publish.plot(chosen, *(Path(folder, f"{kind}.svg") for kind in kinds))

@@ -171,3 +171,8 @@ def test_a_compiled_model_calls_it_and_none_of_torchs():
     called = {event.key for event in profile.key_averages()}
     assert {"gpufeed::packed_attention", "gpufeed::packed_attention_backward"} <= called
     assert not [name for name in called if "scaled_dot_product" in name]
+
+
+def test_a_precision_without_kernels_is_a_skip():
+    with pytest.raises(Skip, match="it has kernels for float16 and bfloat16"):
+        attention_ops.require(device(), torch.float32, 256, 3, 64)

@@ -196,3 +196,16 @@ def test_a_gpu_decoder_is_taken_out_and_has_no_copy(tmp_path, name):
     assert {name: len(runs) for name, runs in seconds.items()} == {"input_only": 2, "decode": 2}
     assert len(firsts) == 2
     assert "decodes on the device" in reasons["transfer"]
+
+
+def test_the_sentinel_does_notice_a_wait(tmp_path):
+    """Without this the test above could pass for nothing."""
+
+    def waiting(images, ids, epoch):
+        ids.max().item()
+        return images.permute(0, 3, 1, 2).float()
+
+    prepared = trainer(tmp_path, augment=waiting)
+    loader = prepared.job.loader
+    with pytest.raises(RuntimeError, match="synchroniz"):
+        Bench(prepared).segment(StrictReplayed(loader.request, example_batch(loader)), 1)

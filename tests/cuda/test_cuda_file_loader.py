@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from gate_fixtures import judged, task_for
@@ -9,14 +10,17 @@ from image_fixtures import request as wanted
 from image_fixtures import write_cache, write_files
 from photo_fixtures import photos, taken
 from test_dali_crops import RECIPE, dataset
-from test_file_loader import OPTIONS, OTHERS, mixture
+from test_file_loader import OPTIONS, OTHERS, by_pillow, mixture
 
 from gpufeed import native
+from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.core.errors import GpufeedError
+from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.cuda_jpeg import CudaJpegLoader
 
 CUDA = torch.device("cuda", 0)
 LATE_CYCLES = 400_000
+CROP = RandomResizedCrop(224, seed=3)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -74,6 +78,54 @@ def test_real_photographs_pass_the_equivalence_check(real_files, tmp_path):
     assert verdict.compared == 3 * len(files)
     assert verdict.max_difference <= 2
     assert verdict.loading["fell_back"].get("pillow", 0) <= 0.01 * verdict.loading["images"]
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("batch_size", [256, 1024])
+def test_real_small_images_are_pillows(real_files, tmp_path, batch_size):
+    files = real_files("tiny-imagenet-40.zip", ".JPEG")[::5]
+    manifest = write_files(tmp_path / "real", files, "jpg", (64, 64))
+    right = torch.from_numpy(np.stack(by_pillow(manifest)))
+    with opened(manifest, batch_size=batch_size) as loader:
+        for _ in range(3):
+            seen = 0
+            for batch in loader:
+                assert torch.equal(batch.images.cpu(), right[batch.ids.cpu()])
+                seen += len(batch.ids)
+            assert seen == len(files)
+        assert loader.tally.fell_back == {}
+
+
+@pytest.mark.parametrize(
+    "recipe", [RECIPE, RECIPE.for_evaluation(), CROP], ids=["training", "evaluation", "224"]
+)
+def test_windows_are_ours_and_samples_within_a_step_or_two(mixed, recipe):
+    images = by_pillow(mixed)
+    with opened(mixed, recipe=recipe, batch_size=32) as loader:
+        for epoch in range(2):
+            ids = []
+            for batch in loader:
+                for i, sample in zip(batch.ids.tolist(), batch.images.cpu().numpy(), strict=True):
+                    right = recipe.cut(images[i], recipe.window(i, epoch, *images[i].shape[:2]))
+                    assert loader.resampling.exceeded(sample, right) is None
+                    ids.append(i)
+            assert ids == epoch_order(loader.split_ids, 3, epoch, True, 0, 1).tolist()
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_the_same_samples_come_after_a_resumption(mixed, rank):
+    asked = {"recipe": RECIPE, "batch_size": 16, "rank": rank, "world_size": 3}
+    with opened(mixed, **asked) as whole, opened(mixed, **asked) as fresh:
+        batches = [batch.clone() for _ in range(3) for batch in whole]
+        fresh.load_state_dict({"epoch": 1, "next_batch": 2, "seed": 3})
+        again = [batch.clone() for _ in range(2) for batch in fresh]
+        assert len(again) == 2 * len(whole) - 2
+        for found, before in zip(again, batches[len(whole) + 2 :], strict=True):
+            assert torch.equal(found.images, before.images)
+            assert torch.equal(found.ids, before.ids)
+            assert torch.equal(found.labels, before.labels)
+        epoch = torch.cat([batch.ids for batch in batches[: len(whole)]]).tolist()
+        assert epoch == epoch_order(whole.split_ids, 3, 0, True, rank, 3).tolist()
 
 
 def test_no_wrong_sample_whatever_stream_takes_a_batch(mixed):

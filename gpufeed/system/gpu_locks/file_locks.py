@@ -56,22 +56,29 @@ def lock(name: str, about: Mapping[str, Any]) -> Lock | None:
 
     about: what the file says of this process. Raises GpufeedError where the file cannot be used.
     """
-    path, umask = folder() / name, os.umask(0)  # what is made here is open to all from its first moment
+    path = folder() / name
     try:
-        prepare(path.parent)
-        number = opened(path)
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(number)
-        return None
+        while True:
+            umask = os.umask(0)  # what is made here is open to all from its first moment
+            try:
+                prepare(path.parent)
+                number = opened(path)
+            finally:
+                os.umask(umask)
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(number)
+                return None
+            if is_at(number, path):
+                break
+            os.close(number)  # someone removed the file in between: a lock on it would keep nobody out
     except OSError as error:
         raise GpufeedError(
             f"{path}, where the GPUs in use are marked: {error.strerror}",
             "a folder on this node's own disk in which every user may write",
             f"let its owner open it to you, or name another folder in the variable {VARIABLE}",
         ) from error
-    finally:
-        os.umask(umask)
     _open.add(number)
     left = os.fstat(number).st_size > 0
     write_holder(number, about)
@@ -135,6 +142,14 @@ def opened(path: Path) -> int:
         except FileNotFoundError:
             with suppress(FileExistsError):
                 return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+
+
+def is_at(number: int, path: Path) -> bool:
+    """Whether the open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(number), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def _let_go() -> None:

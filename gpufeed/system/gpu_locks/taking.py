@@ -7,6 +7,7 @@ shares are of one size: a job has the same cores alone as beside others.
 
 import atexit
 import getpass
+import hashlib
 import logging
 import os
 import sys
@@ -284,5 +285,6 @@ def processor_of(cpu: int) -> int:
 
 
 def share_lock_name(cpus: Collection[int]) -> str:
-    """The lock of a share: another one in another split."""
-    return f"cores-{min(cpus)}-{max(cpus)}-of-{len(cpus)}.lock"
+    """The lock of a share: another one in another split, and on another node that sees the same folder."""
+    text = f"{os.uname().nodename} {','.join(map(str, sorted(cpus)))}"
+    return f"cores-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -24,8 +24,8 @@ from gpufeed.training.distributed.rank_commands import GRACE_S
 log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
 READ_S = 10.0  # for the last lines of ranks that have ended
-# in torchrun's report on the ranks that failed
-RANK_AND_STATUS = re.compile(r"^\s*rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+)", re.MULTILINE)
+# in torchrun's report on the ranks that failed, with which srun may mix a few lines of other nodes
+RANK_AND_STATUS = re.compile(r"^\s*rank\s*:\s*(\d+).*\n(?:.*\n){0,4}?\s*exitcode\s*:\s*(-?\d+)", re.MULTILINE)
 
 
 def spread(

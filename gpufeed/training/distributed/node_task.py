@@ -29,7 +29,7 @@ def port(job: int, step: int) -> int:
 
 
 def main() -> int:
-    """The status of torchrun, or the number of its signal; 143 where asked to end, 1 without GPUs."""
+    """The status of torchrun, or the number of its signal; 143 where asked to end, 1 before it has GPUs."""
     folder, address, nodes, devices = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     place, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)

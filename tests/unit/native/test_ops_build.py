@@ -1,5 +1,6 @@
 """What a build of the extension leaves, and when nothing is compiled."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -109,6 +110,19 @@ def compiled(monkeypatch):
 
     monkeypatch.setattr(building, "run_compilers", run_compilers)
     return folders
+
+
+def test_a_full_disk_is_no_compilers_fault(node, compiled, monkeypatch, tmp_path):
+    stack(monkeypatch, "13.0")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "torch"))
+
+    def full(*_):
+        raise GpufeedError("no room to write", "room", "make some") from OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(building, "keep", full)
+    with pytest.raises(GpufeedError, match="no room to write"):
+        building.build_or_say(tmp_path / "out", cuda=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_library_that_was_built_before_is_taken_where_it_is_what_a_build_would_give(

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import record_fixtures as made
 
@@ -80,6 +81,61 @@ def test_repeats_that_shared_their_gpu_are_named(tmp_path):
     assert "Another process" not in answer(paths[3:])
     paths += made.write_speeds(tmp_path, free("overlap", 2, **GPU, pin_memory=False), [1])
     assert "in 2 of 3 repeats of overlap, 2 workers, pinned: if it " in answer(paths)
+
+
+def test_memory_that_does_not_settle_is_named(tmp_path):
+    slopes = {"epochs": 8, "mib_per_epoch": 150.0, "mib_per_1000_steps": 3.0}
+
+    def grown(number, mib):
+        told = made.telemetry()
+        told["growth"] |= {"host": {**slopes, "suspected_leak_mib": mib}}
+        return replace(made.record(free("overlap", 2, **GPU), number), telemetry=told)
+
+    paths = made.write(tmp_path, *(grown(number, mib) for number, mib in enumerate((None, 900.0, 1100.0))))
+    paths += made.write(tmp_path, made.record(free("resident", augment="torch", **GPU), 0))
+    assert "Memory grew in every part of 2 of 3 repeats of overlap and did not settle" in answer(paths)
+    assert "Memory grew" not in answer(paths[:1] + paths[3:])
+
+
+def test_from_six_repeats_on_the_interval_of_the_pairs_decides(tmp_path):
+    """The blocks differ by 40 %, so that the ranges overlap; within each the two keep their ratio."""
+    paths = rates(tmp_path, free("dataloader_sync", **GPU), 100, 0.2)
+    paths += rates(tmp_path, free("overlap", 2, **GPU), 110, 0.2)
+    said = answer(paths)
+    assert "It is faster than the one other pipeline: the 95 % interval of the ratio lies above 1.03." in said
+    assert "It is faster than dataloader_sync (augment cpu)" in said
+    assert "1.10x (95 % interval 1.10x to 1.10x, n = 6 pairs)." in said
+
+
+def test_repeats_that_shared_their_gpu_are_named(tmp_path):
+    def shared(of, number, most):
+        told = made.telemetry(other_processes={"n": 9, "median": 0, "min": 0, "max": most})
+        return replace(made.record(of, number), telemetry=told)
+
+    of, alone = free("overlap", 2, **GPU), free("resident", augment="torch", **GPU)
+    paths = made.write(tmp_path, *(shared(of, number, most) for number, most in enumerate((0, 1, 3))))
+    paths += made.write(tmp_path, shared(alone, 0, 0), made.record(alone, 1))
+    assert "Another process was on the GPU in 2 of 3 repeats of overlap, 2 workers: if it " in answer(paths)
+    assert "Another process" not in answer(paths[3:])
+    paths += made.write_speeds(tmp_path, free("overlap", 2, **GPU, pin_memory=False), [1])
+    assert "in 2 of 3 repeats of overlap, 2 workers, pinned: if it " in answer(paths)
+
+
+def test_memory_that_does_not_settle_is_named(tmp_path):
+    of, paths = made.cell("overlap", workers=2), []
+    for repeat, grown in enumerate([None, 900.0, 1100.0]):
+        told = made.telemetry()
+        told["growth"]["host"] = {
+            "epochs": 8,
+            "mib_per_epoch": 150.0,
+            "mib_per_1000_steps": 3.0,
+            "suspected_leak_mib": grown,
+        }
+        paths.append(made.write(tmp_path, of, repeat, telemetry=told))
+    assert "Memory grew in every part of 2 of 3 repeats of overlap, 2 workers and did not settle" in answer(
+        paths
+    )
+    assert "Memory grew" not in answer(paths[:1])
 
 
 def test_overlapping_ranges_are_not_called_faster(tmp_path):
@@ -414,3 +470,36 @@ def test_pipelines_that_the_fastest_is_not_shown_to_beat_are_listed(tmp_path):
             paths += made.write_speeds(tmp_path / str(number), cell, rates_)
         others = "dataloader_sync" if number == 2 else "host_cache or dataloader_sync"
         assert f"It is not shown to be faster than {others}." in answer(paths)
+
+
+def test_one_repeat_judges_no_claim_of_speed(tmp_path):
+    speeds = {(workers, "epoch"): 10 + workers for workers in (0, 2, 4, 16)}
+    found = claims_of(tmp_path, speeds, repeats=1)
+    assert found["1.5x - 3x faster"].answer == "cannot be judged"
+    assert found["use 4-8 workers"].answer == "cannot be judged"
+
+
+@pytest.mark.parametrize(
+    ("speeds", "how"), [([580, 620], "disturbed"), ([580], "disturbed"), ([220], "not distinguishable")]
+)
+def test_one_repeat_accuses_only_of_what_no_noise_explains(tmp_path, speeds, how):
+    paths = made.write_speeds(tmp_path, free("overlap"), speeds)
+    paths += made.write_speeds(tmp_path, free("replay"), [200])
+    assert cells_of(paths).iloc[0]["against_ceiling"] == how
+
+
+def test_loaders_of_decoded_images_say_how_large_these_are_where_windows_are_cut_out_of_them(tmp_path):
+    recipe = {"recipe": {"short_side": 300}}
+    for hyper, said in (({}, 0), (recipe, 1)):
+        paths = []
+        for loader in ("resident", "host_cache", "overlap"):
+            of = free(loader, experiment="gpu_decoding", hyper=hyper)
+            paths += made.write_speeds(tmp_path / str(said), of, [100])
+        assert answer(paths).count("host_cache read a cache of decoded images with short sides of") == said
+
+
+@pytest.mark.parametrize(("au", "kind"), [(2.78, "machine too busy"), (0.97, "balanced")])
+def test_an_au_of_a_busy_machine_is_not_said_without_that(au, kind):
+    told = verdicts.distance(pd.Series({"au": au, "limited_by": kind}))
+    assert told.startswith(f"AU {au * 100:.1f} %")
+    assert ("machine too busy" in told) is (kind == "machine too busy")

@@ -1,7 +1,9 @@
 """Shard sets: the same bytes each time, going on after a kill, and nothing taken for a set that is none."""
 
+import errno
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from image_fixtures import write_dataset, write_files, write_shards
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.stores import base
 from gpufeed.stores import shards_build as building
 from gpufeed.stores.shards_build import build, journal_path
 from gpufeed.stores.shards_store import ShardsInfo, open_shards, sample_name
@@ -115,6 +118,23 @@ def test_a_killed_build_goes_on_with_what_it_has_finished(manifest, tmp_path):
     build(manifest, whole, shards_per_split=6)
     assert contents(path.parent) == contents(whole.parent)  # no journal, no partial file, no earlier shard
     assert {name: path.with_name(name).stat().st_mtime_ns for name in kept} == kept
+
+
+def test_where_the_index_does_not_fit_the_shards_are_kept(manifest, tmp_path, monkeypatch):
+    path = tmp_path / "shards.json"
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "write_whole", full)
+        with pytest.raises(GpufeedError, match="no room to write"):
+            build(manifest, path, shards_per_split=3)
+    written = {name: name.stat().st_mtime_ns for name in path.parent.glob("*.tar")}
+    assert len(written) >= 3
+    build(manifest, path, shards_per_split=3)
+    assert {name: name.stat().st_mtime_ns for name in path.parent.glob("*.tar")} == written
+    assert not journal_path(path).exists()
 
 
 @pytest.mark.parametrize("line", ["", "{", '{"splits": []}\n{"name": 3'])

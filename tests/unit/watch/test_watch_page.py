@@ -129,3 +129,15 @@ def test_several_trainings_share_a_page_and_keep_their_names_apart(tmp_path, mon
     assert "…older/whose/name/is/long/nine.json: 80.0 % (79.0 to 81.0), n = 9" in drawn
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
+
+
+def test_of_thousands_of_stretches_some_are_shown():
+    html = watch_page.page({"long": made.watched(5000)})
+    assert "the first 400 of 10,000 in the order of the training" in plain(html)
+    assert len(html) < 400_000
+
+
+def test_every_black_line_follows_a_dark_mode():
+    drawings = re.findall(r"<svg.*?</svg>", watch_page.page({"mine": made.watched()}), re.DOTALL)
+    assert all("currentColor" in one for one in drawings)
+    assert not any(re.search(r"#000000|fill: #ffffff", one) for one in drawings)

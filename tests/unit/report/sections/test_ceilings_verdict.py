@@ -222,3 +222,17 @@ def test_every_document_has_a_verdict_and_its_parts_add_up(times, epochs):
     says = "end to end was faster" if busy else "the GPU waits"
     assert told.sentence.startswith(f"{told.kind}: {says}") or told.stage == "step"
     assert told.sentence.endswith(".")
+
+
+def test_threads_are_not_called_processes():
+    found = of(
+        made.pairs(1.63), decode_s=1.25, transfer_s=0.05, input_s=2.63, cell={"loader": "spdl", "workers": 4}
+    )
+    assert "48 points of it for decode in 4 threads; removing" in found.sentence
+
+
+def test_a_loader_that_cannot_be_taken_apart_says_why():
+    found = of(made.pairs(1.0))
+    assert (found.kind, found.stage) == ("input-bound", None)
+    said = "no stage is shown to have half of that (decode was not told apart: DALI reads and decodes in one"
+    assert said in found.sentence

@@ -230,3 +230,10 @@ def test_a_rate_is_told_as_the_start_of_an_epoch_and_the_steady_rate(tmp_path):
     assert float(steady.small.split()[1]) == pytest.approx(0.5, abs=0.01)
     assert steady.small.endswith("s, n = 1")
     assert steady.value == pytest.approx(float(steady.text.replace(",", "")), rel=0.01)
+
+
+def test_a_script_of_several_devices_takes_its_share(tmp_path):
+    of = made.cell("dataloader_sync", trainer="lightning", devices=4)
+    board = leaderboard.board(*read(made.write(tmp_path, made.record(of))))
+    assert "DistributedSampler(dataset, WORLD_SIZE, RANK, seed=SEED)" in board.calls[0].text
+    assert 'torch.device("cuda", int(os.environ["LOCAL_RANK"]))' in board.calls[0].text

@@ -99,3 +99,8 @@ def test_other_trainings_are_no_part_of_it(tmp_path):
     assert found_in(paths) == []
     assert found_in(written(tmp_path / "c", {(1, 1): [1000, 1100]})) == []
     assert found_in([]) == []
+
+
+def test_processes_on_the_cpu_are_not_called_gpus(tmp_path):
+    (series,) = found_in(written(tmp_path, {(1, 1): [100], (2, 1): [150]}, gpu=None))
+    assert [row["devices"] for row in series["rows"]] == ["1 process", "2 processes"]

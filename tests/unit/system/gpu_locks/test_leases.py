@@ -340,3 +340,20 @@ def test_who_holds_what_is_told(taker, lease_folder, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="0"):
         shown.main(["--help"])
     assert "who holds it" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_removed_file_does_not_make_two_holders(lease_folder, monkeypatch):
+    """A cleaner of /tmp that comes between the opening of a file and the lock on it."""
+    opened = file_locks.opened
+
+    def cleaned(path):
+        number = opened(path)
+        monkeypatch.setattr(file_locks, "opened", opened)
+        path.unlink()
+        return number
+
+    monkeypatch.setattr(file_locks, "opened", cleaned)
+    one = file_locks.lock("a", ABOUT)
+    assert file_locks.lock("a", ABOUT) is None
+    assert file_locks.holder("a") == ABOUT
+    one.release()

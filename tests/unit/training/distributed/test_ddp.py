@@ -203,7 +203,9 @@ def test_the_first_error_of_ours_is_to_blame_and_not_those_that_follow_from_it()
         for rank, code in ((2, -15), (1, -9), (0, 1))
         for line in (f"  rank      : {rank} (local_rank: {rank})", f"  exitcode  : {code} (pid: 7)")
     ]
-    assert "rank 1 of the training ended with SIGKILL" in blame(failures[:1], report, 1).found
+    mixed = [line for each in report for line in (each, "[rank3]: a line of another node")]
+    for said in (report, mixed):
+        assert "rank 1 of the training ended with SIGKILL" in blame(failures[:1], said, 1).found
     assert blame(failures[:1], [], 1) is lost
     assert "before any rank began" in blame([], [], 1).found
 

@@ -8,6 +8,7 @@ import sweep_fixtures as swept
 from test_build_report import one, times
 from test_gate_report import write as write_verdict
 
+from gpufeed.benchmarks.store_builds import DOCUMENT
 from gpufeed.core.folders import records_below
 from gpufeed.report import find_results, publish
 from gpufeed.report.load_records import read_records
@@ -25,9 +26,8 @@ def plan_of(cells, repeats=2, **kinds):
 
 
 def write_build(results, decoder, experiment=OURS):
-    built = times(decoder, "all", one(1000, 1000, [1.0]))
-    built.experiment = experiment
-    built.write(results / f"builds/{experiment}/{decoder}-all.json")
+    built = times(decoder, "all", one(1000, 1000, [1.0])) | {"experiment": experiment}
+    DOCUMENT.write(built, results / f"builds/{experiment}/{decoder}-all.json")
 
 
 def report(results, plan, experiments=(OURS,)):

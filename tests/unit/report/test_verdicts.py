@@ -93,7 +93,9 @@ def test_memory_that_does_not_settle_is_named(tmp_path):
 
     paths = made.write(tmp_path, *(grown(number, mib) for number, mib in enumerate((None, 900.0, 1100.0))))
     paths += made.write(tmp_path, made.record(free("resident", augment="torch", **GPU), 0))
-    assert "Memory grew in every part of 2 of 3 repeats of overlap, 2 workers and did not settle" in answer(paths)
+    assert "Memory grew in every part of 2 of 3 repeats of overlap, 2 workers and did not settle" in answer(
+        paths
+    )
     assert "Memory grew" not in answer(paths[:1] + paths[3:])
 
 

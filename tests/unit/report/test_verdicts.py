@@ -99,30 +99,6 @@ def test_memory_that_does_not_settle_is_named(tmp_path):
     assert "Memory grew" not in answer(paths[:1] + paths[3:])
 
 
-def test_from_six_repeats_on_the_interval_of_the_pairs_decides(tmp_path):
-    """The blocks differ by 40 %, so that the ranges overlap; within each the two keep their ratio."""
-    paths = rates(tmp_path, free("dataloader_sync", **GPU), 100, 0.2)
-    paths += rates(tmp_path, free("overlap", 2, **GPU), 110, 0.2)
-    said = answer(paths)
-    assert "It is faster than the one other pipeline: the 95 % interval of the ratio lies above 1.03." in said
-    assert "It is faster than dataloader_sync (augment cpu)" in said
-    assert "1.10x (95 % interval 1.10x to 1.10x, n = 6 pairs)." in said
-
-
-def test_repeats_that_shared_their_gpu_are_named(tmp_path):
-    def shared(of, number, most):
-        told = made.telemetry(other_processes={"n": 9, "median": 0, "min": 0, "max": most})
-        return replace(made.record(of, number), telemetry=told)
-
-    of, alone = free("overlap", 2, **GPU), free("resident", augment="torch", **GPU)
-    paths = made.write(tmp_path, *(shared(of, number, most) for number, most in enumerate((0, 1, 3))))
-    paths += made.write(tmp_path, shared(alone, 0, 0), made.record(alone, 1))
-    assert "Another process was on the GPU in 2 of 3 repeats of overlap, 2 workers: if it " in answer(paths)
-    assert "Another process" not in answer(paths[3:])
-    paths += made.write_speeds(tmp_path, free("overlap", 2, **GPU, pin_memory=False), [1])
-    assert "in 2 of 3 repeats of overlap, 2 workers, pinned: if it " in answer(paths)
-
-
 def test_overlapping_ranges_are_not_called_faster(tmp_path):
     paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100, 120])
     paths += made.write_speeds(tmp_path, free("overlap", 2), [115, 130])

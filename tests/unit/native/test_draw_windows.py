@@ -4,21 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_random_resized_crop import RECIPES, SIDES
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
 
 pytestmark = pytest.mark.usefixtures("extension")
-
-SIDES = st.integers(1, 3000)
-RECIPES = st.builds(
-    RandomResizedCrop,
-    size=st.integers(1, 64),
-    scale=st.sampled_from([(0.08, 1.0), (0.25, 0.25), (1.0, 1.0), (1e-6, 1e-3)]),
-    ratio=st.sampled_from([(3 / 4, 4 / 3), (1.0, 1.0), (0.1, 10.0), (5.0, 6.0)]),
-    flip_probability=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
-    seed=st.integers(0, 2**64 - 1),
-    training=st.booleans(),
-)
 
 
 @settings(max_examples=300)

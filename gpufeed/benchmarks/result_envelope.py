@@ -28,7 +28,7 @@ def node_document(
 
     what: the log's word for the work. work: gets the device of that name, cpu where the node lacks it, and
     its fields are added. nothing: all other fields. A Skip gives status `skipped`, any other error `failed`,
-    with a sentence and nothing of the work. An interrupt or SIGTERM goes on its way.
+    with a sentence and nothing of the work. An interrupt or SIGTERM is not caught.
     """
     started_at, on = now(), torch.device("cpu")
     try:

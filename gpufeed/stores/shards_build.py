@@ -68,7 +68,7 @@ def build(
         return ShardsInfo(**made_of, shards=shards)
 
     info = build_once(path, make, lambda: open_shards(path, manifest).info, asked)
-    journal_path(path).unlink(missing_ok=True)  # last: a build without an index goes on from its shards
+    journal_path(path).unlink(missing_ok=True)  # last: a build without an index starts from its shards
     return info
 
 

@@ -130,7 +130,7 @@ def open_strips(path: str | Path, manifest: Manifest, verify: bool = False) -> S
 def verify_bytes(strips: StripSet, alive: Callable[[], None] = lambda: None) -> None:
     """Reads the whole file of strips; raises GpufeedError unless it is the one that was built.
 
-    alive: as in `sha256_of`, for who must hear that this goes on (150 GB take minutes).
+    alive: as in `sha256_of`, called now and then, since 150 GB take minutes.
     """
     strips.info.check_bytes(strips.path, strips.info.sha256, alive)
 

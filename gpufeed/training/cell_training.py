@@ -101,7 +101,7 @@ def settle_process(threads: int | None) -> None:
 def guarded(cell: Cell, work: Callable[[], Made]) -> tuple[str, str | None, Made | None]:
     """("done", None, what `work` returned), or status and sentence of what stopped it, and None.
 
-    What the node lacks is `skipped`, an error `failed`. An interrupt or SIGTERM goes on its way.
+    What the node lacks is `skipped`, an error `failed`. An interrupt or SIGTERM is not caught.
     """
     try:
         return "done", None, work()

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gpufeed.advice.setting_search import LEAST_S, Limits, Search, Stretch, Tried, space
 from gpufeed.benchmarks.ceilings.segments import Bench
 from gpufeed.benchmarks.ceilings.stages import wait_behind
@@ -172,6 +174,7 @@ clock = time.perf_counter
 def decoder_costs(cell: Cell, request: LoadRequest) -> dict[str, float]:
     """Return the CPU seconds of a sample by each decoder of the loader that is installed, cheapest first.
 
+    Torch has one thread meanwhile, as in a worker: the others would wait for work and count, too.
     Empty where there is no choice, or no files that all of them could decode.
     """
     names = LOADERS[cell.loader].decoders
@@ -183,16 +186,20 @@ def decoder_costs(cell: Cell, request: LoadRequest) -> dict[str, float]:
             samples[name] = Samples(replace(request, decoder=name, shards=None))
         except (ImportError, OSError, RuntimeError, Skip) as error:  # a package, or a library that it loads
             log.info("decoder %s is not tried: %s", name, error)
-    ids, best = request.manifest.ids(request.split)[:SAMPLES], {}
-    for name, source in samples.items():
-        took, until = [], clock() + COST_S
-        while len(took) < 2 or clock() < until:
-            begin = time.process_time()
-            for sample_id in ids.tolist():
-                if isinstance(made := source.made(sample_id, 0), GpufeedError):
-                    raise made
-            took.append((time.process_time() - begin) / len(ids))
-        best[name] = min(took)
+    ids, best, threads = request.manifest.ids(request.split)[:SAMPLES], {}, torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for name, source in samples.items():
+            took, until = [], clock() + COST_S
+            while len(took) < 2 or clock() < until:
+                begin = time.process_time()
+                for sample_id in ids.tolist():
+                    if isinstance(made := source.made(sample_id, 0), GpufeedError):
+                        raise made
+                took.append((time.process_time() - begin) / len(ids))
+            best[name] = min(took)
+    finally:
+        torch.set_num_threads(threads)
     return dict(sorted(best.items(), key=lambda item: item[1]))
 
 

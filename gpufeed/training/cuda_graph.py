@@ -19,17 +19,28 @@ def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 
     Garbage is collected before and not within: a graph that is destroyed there ends the capture, and torch's
     allocator with it, so that no smaller batch would fit either. thread_local: threads of a loader may call
-    CUDA in the meantime.
+    CUDA in the meantime. Raises OutOfMemoryError where memory ran out: the error of a capture that has
+    failed does not say why.
     """
-    enabled = gc.isenabled()
+    enabled, short = gc.isenabled(), times_short_of_memory()
     gc.collect()
     gc.disable()
     try:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             yield
+    except Exception as error:
+        if times_short_of_memory() > short:
+            raise torch.OutOfMemoryError("CUDA out of memory while a CUDA graph was captured") from error
+        raise
     finally:
         if enabled:
             gc.enable()
+
+
+def times_short_of_memory() -> int:
+    """Return how often the allocator has found too little memory; it then frees what it holds or gives up."""
+    counts = torch.cuda.memory_stats()
+    return counts.get("num_alloc_retries", 0) + counts.get("num_ooms", 0)
 
 
 class GraphedStep:

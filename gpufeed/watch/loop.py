@@ -23,6 +23,8 @@ BURST = 32
 # Lightning's function that asks whether an object can be iterated over: it starts no epoch
 LIGHTNING_CHECK = "_check_dataloader_iterable"
 FREE_SHARE = 0.5  # of the GPU's free memory that held batches may take
+QUEUE = 4  # batches that an unknown loader is taken to make ahead
+LOOK_S = 0.001  # between two looks at a queue that fills
 
 
 class Watch:
@@ -109,7 +111,7 @@ class WatchedEpoch:
         # what the loader raised while batches were fetched to be held
         self.ended: Exception | None = None
         self.steps: int | None = None  # of this epoch, if known
-        self.number, self.began = -1, 0.0
+        self.number, self.began, self.first_at = -1, 0.0, 0.0
         if self.here:
             self.end_epoch()
             self.number, self.began = self.record.begin_epoch(), time.perf_counter()
@@ -132,6 +134,7 @@ class WatchedEpoch:
             return self.take()
         record = self.record
         if record.at == 1:
+            self.first_at = time.perf_counter()
             self.steps = self.length()
             self.plan(self.steps)
         stocks = record.enter(self.steps, self.ready, getattr(self.inner, "_num_workers", 0))
@@ -234,6 +237,23 @@ class WatchedEpoch:
         if record.stocked > record.held["batches"]:
             names = ("batches", "host_bytes", "device_bytes", "cloned")
             record.held = dict(zip(names, (record.stocked, *sums, cloned), strict=True))
+        if self.held and self.ended is None:
+            self.let_fill()
+
+    def let_fill(self) -> None:
+        """Wait until the loader has filled its queue: what it makes during a burst would slow the steps down.
+
+        It takes no longer than as many steps of this epoch, or a few where nobody can look into the queue.
+        """
+        of_loader = queue(self.watch.loader)
+        if of_loader is not None and not of_loader[0]:
+            return  # it makes nothing ahead
+        step_s = (time.perf_counter() - self.first_at) / max(1, self.record.at - 1)
+        until = time.perf_counter() + step_s * (QUEUE if self.ready() is None else len(self.held))
+        while time.perf_counter() < until:
+            if (ready := self.ready()) is not None and not ready[1]:
+                return
+            time.sleep(LOOK_S)
 
     def saved(self) -> Any:
         """Return a copy of the loader's state; None without one: accelerate's method may raise."""

@@ -24,6 +24,7 @@ CHECKED = 16  # steps of the first epoch whose fetches are looked at before a ba
 SHORTEST = 4  # steps of a burst
 WITHOUT_BURSTS = 32  # steps of an end-to-end stretch
 SETTLE = 16  # steps left out after a burst of a loader whose queue nobody knows, several ranks
+OFTEN, APART = 24, 8  # after so many pairs, the steps of so many lie between two and the next two
 LONGEST_SETTLE = 64  # steps, one process: a fetch that waits ends it earlier
 WAITS = 0.1  # of a step's time: a fetch that takes longer has found an empty queue
 # a step so many times as long as the stretch's median, and so long, is an evaluation or a checkpoint
@@ -347,6 +348,8 @@ class Stretches:
                 if self.at + self.sizes.stretch > end:
                     break
                 yield END, self.sizes.stretch
+                if self.between is None and self.position >= 2 * OFTEN and self.position % len(ORDER) == 0:
+                    yield "apart", APART * (self.sizes.burst + self.sizes.stretch)
                 continue
             if self.at + self.sizes.burst > end:
                 break

@@ -128,6 +128,7 @@ def test_the_memory_is_estimated_with_what_dali_takes(wild, decoded, monkeypatch
     assert len(GPUOnlyDataset(wild, use_gpu_decode=False, **OPTIONS)) == 40
 
 
+@pytest.mark.alone  # other processes take memory of the same GPU
 def test_dali_takes_no_more_memory_than_is_estimated(tmp_path, decoded):
     """Of 1,024 photos of 400 x 500 pixels, more than a call takes."""
     available("dali_gpu")

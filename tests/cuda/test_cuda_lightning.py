@@ -10,6 +10,7 @@ from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core.cells import Cell
 from gpufeed.core.config import read_hyper
 from gpufeed.system.devices import AMPERE
+from gpufeed.training.checkpoints import Checkpoints
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
 
@@ -76,7 +77,7 @@ def test_it_goes_on_to_the_same_weights(tmp_path, trainer, precision, graphs):
     if graphs and trainer == "lightning":
         pytest.skip("trainer lightning has no CUDA graphs")
     whole = resume.trained(tmp_path, trainer, precision, cuda_graphs=graphs)
-    kept = resume.Checkpoints(tmp_path / "kept", 2)
+    kept = Checkpoints(tmp_path / "kept", 2)
     with pytest.raises(resume.PowerCut):
         resume.trained(tmp_path, trainer, precision, cuda_graphs=graphs, checkpoints=kept, ends_after=5)
     made, result = resume.trained(tmp_path, trainer, precision, cuda_graphs=graphs, checkpoints=kept)

@@ -15,6 +15,7 @@ from gpufeed.core.document import validator
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.loader_setting import Setting, read_tuned
 from gpufeed.core.record import TUNED
+from gpufeed.loaders.samples import Samples
 from gpufeed.training.runtime_context import Place, Stores
 
 
@@ -112,11 +113,18 @@ def test_a_tuning_without_a_result_stops_its_cell_with_the_same_sentence(manifes
         Place().tune(Cell("e", "d", "dataloader_workers"), path)
 
 
-def test_decoders_are_timed_where_there_is_a_choice(manifest):
+def test_decoders_are_timed_where_there_is_a_choice(manifest, monkeypatch):
     from gpufeed.datasets.manifest import Manifest
 
     asked = request(Manifest.read(manifest), None)
+    seen, made = [], Samples.made
+    monkeypatch.setattr(
+        Samples, "made", lambda self, *args: (seen.append(torch.get_num_threads()), made(self, *args))[1]
+    )
+    torch.set_num_threads(2)
     costs = decoder_costs(Cell("e", "d", "overlap"), asked)
+    assert {*seen} == {1}  # others that wait for work would count
+    assert torch.get_num_threads() == 2
     assert "pillow" in costs
     assert list(costs.values()) == sorted(costs.values())
     assert decoder_costs(Cell("e", "d", "spdl"), asked) == {}

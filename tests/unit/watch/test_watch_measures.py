@@ -2,7 +2,9 @@
 
 import json
 import math
+import queue
 import re
+import threading
 import time
 from inspect import signature
 from itertools import pairwise
@@ -21,7 +23,7 @@ import gpufeed
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
 from gpufeed.watch.result import counted, finish, pairs, utilization
-from gpufeed.watch.stretches import ALONE, END, ORDER, Sizes, Stretch, drained, sizes
+from gpufeed.watch.stretches import ALONE, APART, END, OFTEN, ORDER, Sizes, Stretch, drained, sizes
 
 
 def watch(loader, **options):
@@ -30,8 +32,6 @@ def watch(loader, **options):
 
 def threaded(count: int, seconds: float, ahead: int):
     """A loader of our own kind, whose queue nobody can look into."""
-    import queue
-    import threading
 
     def work():
         for number in range(count):
@@ -77,6 +77,44 @@ def test_utilization_is_near_the_truth(name):
     samples = found["batch_samples"]
     assert found["compute_only"]["samples_per_second"] == pytest.approx(samples / step_s, rel=0.12)
     assert found["end_to_end"]["samples_per_second"] == pytest.approx(truth * samples / step_s, rel=0.12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_a_loader_that_shares_the_device_rests_during_a_burst(ahead):
+    """A step of 4 ms and a batch of 4 ms take turns on one device, so half of it is the training's."""
+    device = threading.Lock()
+
+    def batches():
+        made = queue.Queue(ahead)
+
+        def work():
+            for _ in range(400):
+                with device:
+                    time.sleep(0.004)
+                made.put(torch.zeros(1))
+            made.put(None)
+
+        threading.Thread(target=work, daemon=True).start()
+        while (batch := made.get()) is not None:
+            yield batch
+
+    watched = watch(batches(), burst=4)
+    for _ in watched:
+        with device:
+            time.sleep(0.004)
+    assert watched.result()["au"]["value"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_bursts_become_rare():
+    watched = watch(fixtures.loader_of(6000), burst=4)
+    for _ in watched:
+        pass
+    watched.result()
+    starts = [one["first_step"] for one in watched.record.done if one["kind"] == ALONE]
+    gaps = [later - one for one, later in pairwise(starts)]
+    assert max(gaps[: OFTEN - 1]) < APART * 8 <= max(gaps[OFTEN - 1 :])
+    assert len(starts) < 6000 / (APART * 8 / 2) + OFTEN
 
 
 def test_stretches_follow_in_abba_order_and_lie_within_epochs():

@@ -44,7 +44,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/uv pip install --quiet $(UV_OFFLINE) $(FROM_FOLDER) --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),inference,tracking,peers,dev]'
 	@rm -f $(VENV)/.installed-cuda* && touch $@
 
-# needs headers of the system: docs/ffcv.md
+# needs headers of the system: docs/reference/ffcv.md
 ffcv: setup
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps ffcv==1.0.2
 

@@ -1,4 +1,4 @@
-"""The public API: its names, the examples of docs/api.md run as they stand, and what `loader` promises."""
+"""The public API: its names, what `loader` promises, and that the examples of docs/reference/api.md run."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ from PIL import Image
 import gpufeed
 from gpufeed.datasets.prepare import prepare
 
-PAGE = (REPOSITORY / "docs/api.md").read_text()
+PAGE = (REPOSITORY / "docs/reference/api.md").read_text()
 EXAMPLES = dict(re.findall(r"^## `(\w+)`\n\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
 
 

@@ -354,7 +354,7 @@ def test_the_seeds_command_line_asks_for_the_gpu_and_trains_vit_tiny(said):
 
 def documented():
     """The command lines of the documents: (flags, overrides) each."""
-    for name in ("docs/measuring.md", "docs/training.md"):
+    for name in ("docs/guide/measure.md", "docs/reference/training.md"):
         for line in (REPOSITORY / name).read_text().splitlines():
             if line.startswith("python -m gpufeed.train ") and "--help" not in line:
                 yield shlex.split(line.split(" #")[0])[3:]

@@ -1,4 +1,4 @@
-"""docs/lab/guides.md: every name on our side of its tables exists, and its links lead somewhere."""
+"""docs/lab/guides.md: every name on our side of its tables exists."""
 
 import ast
 import inspect
@@ -181,17 +181,3 @@ def test_the_guides_own_words_are_not_in_code_type():
     rows = [line for line in PAGE.splitlines() if line.startswith("|")]
     assert len(rows) > 100
     assert not [line for line in rows if "`" in line.split("|")[1]]
-
-
-def anchors(text: str) -> set[str]:
-    """What GitHub makes of a page's headings."""
-    found = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
-
-
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)]+)\)", PAGE))))
-def test_every_link_leads_somewhere(link):
-    path, _, anchor = link.partition("#")
-    page = REPOSITORY / "docs/lab" / (path or "guides.md")
-    assert page.exists()
-    assert not anchor or anchor in anchors(page.read_text())

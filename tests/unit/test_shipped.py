@@ -22,6 +22,7 @@ CONFIG = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
 PLAN = planned(CONFIG)
 REFERENCE = REPOSITORY / "results/reference"
 README = (REPOSITORY / "README.md").read_text()
+GUIDE = REPOSITORY / "docs/guide"
 RESULTS = (REPOSITORY / "docs/results.md").read_text()
 
 
@@ -63,6 +64,19 @@ def test_the_readmes_first_screen_has_the_answer_the_commands_and_a_picture_that
     drawn = (REPOSITORY / picture).read_text()
     for loader in ("host_cache", "resident", "dali_gpu", "ffcv", "dataloader_workers, 16 workers"):
         assert loader in drawn
+
+
+PLACES = ("*.md", "docs/**/*.md", "config/*.md", "gpufeed/native/*.md", "results/reference/**/*.md")
+PAGES = [path for place in PLACES for path in sorted(REPOSITORY.glob(place))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_link_leads_to_a_file(page):
+    """To anchors, too: `make docs`, whose builder knows nothing of files that are no pages."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", text)
+    paths = [(link or source).partition("#")[0] for link, source in links if ":" not in (link or source)]
+    assert [path for path in paths if path and not (page.parent / path).is_file()] == []
 
 
 @pytest.mark.parametrize("name", [*LOADERS, *AUGMENTS])
@@ -122,12 +136,12 @@ SHARE = r"(\d+) % \((\d+) to (\d+)\)"
 TOLD = re.compile(rf"^\|[^|]*\| `(\w+)`[^|]*\| {SHARE} \|(?: {SHARE})? \| (H\d00) \|$", re.MULTILINE)
 
 
-def of_the_limit(cells: pd.DataFrame, loader: str, cores: int) -> list[int]:
+def of_the_limit(cells: pd.DataFrame, loader: str, cores: int, engines: float | None = None) -> list[int]:
     """Shares in percent; a limit that was measured with 16 cores alone is that with two as well."""
-    cells = cells[cells["hw_decoder_load"].isna()]
     limits = cells[cells["loader"] == "replay"]
     limit = the(limits, cores_asked=cores if cores in set(limits["cores_asked"]) else 16)
-    row = the(cells, loader=loader, cores_asked=cores)
+    load = cells["hw_decoder_load"]
+    row = the(cells[load.isna() if engines is None else load == engines], loader=loader, cores_asked=cores)
     assert (row["dataset"], row["recipe"], row["batch_size"]) == ("imagenet_800", "random_resized_crop", 256)
     assert (row["precision"], row["compile"], row["n_repeats"]) == ("bf16", True, 3)
     ceiling = {f"ceiling_{key}": limit[key] for key in limit.index if key.startswith("images_per_s")}
@@ -135,9 +149,13 @@ def of_the_limit(cells: pd.DataFrame, loader: str, cores: int) -> list[int]:
     return shares_in_percent(pd.Series({**row, **ceiling, "ceiling_share": share}))
 
 
-def test_the_readmes_table_of_loaders_is_of_its_records():
-    found = TOLD.findall(README)
-    assert len(found) == 6
+@pytest.mark.parametrize(
+    ("page", "rows"),
+    [(README, 6), ((GUIDE / "dali.md").read_text(), 7), ((GUIDE / "memory.md").read_text(), 7)],
+)
+def test_tables_of_shares_of_the_limit_are_of_their_records(page, rows):
+    found = TOLD.findall(page)
+    assert len(found) == rows
     for loader, *shares, card in found:
         cells = published("photographs", card.lower())
         cells = cells[(cells["model"] == "resnet18") & cells["cuda_graphs"]]
@@ -146,15 +164,28 @@ def test_the_readmes_table_of_loaders_is_of_its_records():
             assert list(map(int, shares[3:])) == of_the_limit(cells, loader, 2)
 
 
-def test_what_the_readme_says_of_a_resnet_50_is_of_its_records():
+@pytest.mark.parametrize("page", [README, RESULTS])
+def test_what_is_said_of_a_resnet_50_is_of_its_records(page):
     cells = published("photographs")
     cells = cells[(cells["model"] == "resnet50") & cells["cuda_graphs"]]
     (found,) = re.findall(
         rf"a ResNet-50 keeps {SHARE} with `cuda_jpeg` and {SHARE} with `dali_gpu_reader` on the H200",
-        " ".join(README.split()),
+        " ".join(page.split()),
     )
     shares = [of_the_limit(cells, name, 16) for name in ("cuda_jpeg", "dali_gpu_reader")]
     assert list(map(int, found)) == [*shares[0], *shares[1]]
+
+
+def test_what_the_page_on_dali_says_beside_its_table_is_of_the_records():
+    text = " ".join((GUIDE / "dali.md").read_text().split())
+    (found,) = re.findall(
+        rf"under a ResNet-50, `dali_gpu_reader` keeps {SHARE} on the H200 with 16 cores", text
+    )
+    cells = published("photographs").query("model == 'resnet50' and cuda_graphs")
+    assert list(map(int, found)) == of_the_limit(cells, "dali_gpu_reader", 16)
+    (found,) = re.findall(rf"Without them `dali_gpu` keeps {SHARE} on that H100", text)
+    cells = published("photographs", "h100").query("model == 'resnet18' and cuda_graphs")
+    assert list(map(int, found)) == of_the_limit(cells, "dali_gpu", 16, engines=0)
 
 
 def test_what_is_said_of_small_images_is_of_its_records():

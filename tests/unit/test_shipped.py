@@ -305,3 +305,29 @@ def test_what_is_said_of_shares_of_the_limit_is_of_its_records():
     )
     rates = [round(fused["images_per_s"][name]["median"]) for name in ("end_to_end", "compute_only")]
     assert said == [512, round(100 * fused["shares"]["au"]["median"], 1), *rates, fused["shares"]["au"]["n"]]
+
+
+def test_the_table_of_workers_is_of_its_records():
+    text = (GUIDE / "workers.md").read_text()
+    counts, rates, waits = (
+        [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", line)]
+        for start in ("workers", "images/s", "the GPU waits")
+        for line in text.splitlines()
+        if re.match(rf"\| {start} \| *\d", line)
+    )
+    cells = published("pipelining")
+    cells = cells[(cells["prefetch_factor"].isna() | (cells["prefetch_factor"] == 2)) & cells["pin_memory"]]
+    rows = [
+        the(cells[cells["ceiling_share"].notna()], loader="dataloader_sync")
+        if count == 0
+        else the(
+            cells[cells["ceiling_share"].notna()],
+            loader="dataloader_workers",
+            workers=count,
+            persistent_workers=True,
+        )
+        for count in counts
+    ]
+    assert counts == [0, 1, 2, 4, 8, 16]
+    assert rates == [round(row["images_per_s"]) for row in rows]
+    assert waits == [round(100 * row["wait_share"]) for row in rows]

@@ -1,4 +1,4 @@
-# make demo | make test | make test-all | make ffcv | make lint | make lock       CUDA=12 (default) or CUDA=13
+# make demo | make test | make test-all | make docs | make ffcv | make lint | make lock       CUDA=12 (default) or CUDA=13
 # Without a network: make bundle [CONFIG=my.yaml] where there is one, then make setup OFFLINE=FOLDER
 CUDA ?= 12
 ifeq ($(filter 12 13,$(CUDA)),)
@@ -6,6 +6,7 @@ $(error found CUDA=$(CUDA); expected 12 or 13: make CUDA=12)
 endif
 PYTHON ?= python3
 UV_VERSION := 0.13.8
+ZENSICAL_VERSION := 0.0.73
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
@@ -35,7 +36,7 @@ $(if $(OFFLINE),$(PYTHON) -m gpufeed.cluster.bundle.contents $(OFFLINE) $(CUDA))
 $(BIN)/python -m pip install --quiet --disable-pip-version-check $(FROM_FOLDER) uv==$(UV_VERSION)
 endef
 
-.PHONY: setup ffcv demo test test-all lint lock bundle clean
+.PHONY: setup ffcv demo test test-all docs lint lock bundle clean
 
 setup: $(STAMP)
 
@@ -44,7 +45,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/uv pip install --quiet $(UV_OFFLINE) $(FROM_FOLDER) --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),inference,tracking,peers,dev]'
 	@rm -f $(VENV)/.installed-cuda* && touch $@
 
-# needs headers of the system: docs/ffcv.md
+# needs headers of the system: docs/reference/ffcv.md
 ffcv: setup
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps ffcv==1.0.2
 
@@ -61,6 +62,12 @@ test-all: setup lint
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not alone"
 	$(PYTEST) -m alone
 	@$(BIN)/python tests/cuda/ledger.py stale
+
+# README and docs as a site, build/site/index.html; a link that leads nowhere is an error
+docs: | $(BIN)/uv
+	rm -rf build/docs build/site && mkdir -p build/docs
+	git ls-files -- '*.md' 'config/*.yaml' 'examples/*' 'results/reference/*.svg' 'results/reference/*.html' | tar -cf - -T - | tar -xf - -C build/docs
+	$(BIN)/uv tool run zensical@$(ZENSICAL_VERSION) build --strict
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/snakefmt --check Snakefile rules workflow/Snakefile && $(BIN)/snakemake --lint

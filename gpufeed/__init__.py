@@ -1,4 +1,4 @@
-"""The public API: a dozen names, described with examples in docs/api.md."""
+"""The public API: a dozen names, described with examples in docs/reference/api.md."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -335,7 +335,7 @@ def derived(reference: str, base: str, beside: str) -> type:
         raise GpufeedError(
             f"{reference}{lacks}",
             f"a class of gpufeed.{base}, or of {beside} beside it, with all its methods",
-            "derive it from one of the two (docs/plugins.md has examples)",
+            "derive it from one of the two (docs/guide/own_model.md has examples)",
         )
     return made
 

@@ -33,7 +33,7 @@ DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes; 130 is what shells say of 
 EXAMPLES = """For example:
   python -m gpufeed.train trainer.accelerator=gpu trainer.devices=auto model=vit_tiny data=tiny_imagenet
   python -m gpufeed.train data=synthetic model=simple_cnn       (no download, no GPU)
---help lists all keys; docs/training.md explains them. In a clone, python train.py is the same command."""
+--help lists all keys; docs/reference/training.md explains them. In a clone, python train.py is the same."""
 FULL_ERROR = "HYDRA_FULL_ERROR"  # with it Hydra raises its errors instead of printing them and exiting with 1
 
 

@@ -12,7 +12,7 @@ from gpufeed.system.cores import on_cores
 USAGE = """Finds the fastest workers, prefetch_factor, pin_memory, persistent_workers and decoder of a loader:
   python -m gpufeed.tune data=synthetic model=resnet18
   python -m gpufeed.tune data=tiny_imagenet loader=webdataset model=vit_tiny batch_size=256
-It takes the keys of python -m gpufeed.train (--help lists them); docs/tuning.md explains what it does."""
+It takes the keys of python -m gpufeed.train (--help lists them). How it works: docs/reference/tuning.md"""
 # what is tuned where the command line does not say it
 DEFAULTS = {"loader": "dataloader_workers", "trainer": "plain", "workers": "auto", "hydra.job.name": "tune"}
 

@@ -1,6 +1,6 @@
 """How fast a cell will train: from seconds of it, and what binds it by its parts alone.
 
-docs/advice.md has both in words, and how right they were.
+docs/reference/advice.md has both in words, and how right they were.
 """
 
 from collections.abc import Mapping, Sequence

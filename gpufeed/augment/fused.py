@@ -28,7 +28,7 @@ from gpufeed.core.errors import GpufeedError, Skip, one_line
 from gpufeed.native import jit_toolchain
 from gpufeed.system import random_draws
 
-# Quads of a tile, two a thread, and warps of a program. Tried on an H200 (docs/performance.md): 88 % of a
+# Quads of a tile, two a thread, and warps of a program. Tried on an H200 (docs/lab/augments.md): 88 % of a
 # copy's bandwidth; one quad a thread 85 to 87 %, one warp a program 85 %.
 BLOCK = 128
 WARPS = 2

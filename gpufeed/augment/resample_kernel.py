@@ -5,7 +5,7 @@ filter, and for each row the pixels under it, in Pillow's arithmetic: weights ar
 sums are int32, and a row's sum is rounded to a whole step before the rows are summed. So a byte needs no
 conversion and one multiplication. Neighbours find the bytes that they share in the L1 cache.
 
-Instructions bound it, not bytes: docs/performance.md has the two numbers, which are predictions so far.
+Instructions bound it, not bytes: docs/lab/pixels.md has the two numbers, which are predictions so far.
 """
 
 import triton

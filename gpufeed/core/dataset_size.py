@@ -71,7 +71,7 @@ def taken(found: Amount, source: Mapping) -> Amount:
 
 
 def ffcv_bytes(sizes: Amount, source: Mapping) -> int:
-    """Return the bytes of FFCV's file of a source (docs/ffcv.md), about."""
+    """Return the bytes of FFCV's file of a source (docs/reference/ffcv.md), about."""
     if source.get("resize"):
         return 3 * sizes.kept
     if source["layout"] != "image_folder":

@@ -16,8 +16,8 @@ from gpufeed.system.devices import jpeg_engines
 if TYPE_CHECKING:
     from gpufeed.decoders.dali_pipeline import DecodePipeline
 
-# Loader dali_gpu on an H100 with 16 cores (docs/decoders.md, tests/bench/dali_engines.py): files of 7 kB come
-# 1.6 times as fast without the engines, of 24 kB equally fast, of 86 kB 1.9 times as fast with this share.
+# Loader dali_gpu on an H100 with 16 cores (docs/lab/decoding.md, tests/bench/dali_engines.py): files of 7 kB
+# come 1.6 times as fast without the engines, of 24 kB equally fast, of 86 kB 1.9 times with this share.
 ENGINES_FROM, SHARE = 32_000, 0.65
 
 

@@ -133,7 +133,7 @@ def stretched(images: DataNode, size: tuple[int, int] | DataNode) -> DataNode:
     """uint8 images of (H, W, 3) brought to (height, width), bilinear over all pixels that a new one covers.
 
     size: of all, or float32 (2,) of each.
-    Of what DALI has this is nearest to decoders/pillow.py (docs/decoders.md).
+    Of what DALI has this is nearest to decoders/pillow.py (docs/lab/pixels.md).
     """
     size = size if isinstance(size, DataNode) else list(size)
     return fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=True)

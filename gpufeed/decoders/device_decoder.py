@@ -13,7 +13,7 @@ from gpufeed.decoders.fallback import FallbackDecoder, Refused, fill_gaps
 from gpufeed.decoders.image_transfer import to_device, to_host
 
 # nvJPEG with interpolated chroma, on real JPEGs of 32 and 64 pixels: up to 3 from Pillow and 0.03 in the mean
-# with CUDA 13; up to 5 and 0.64, and at most 1.008 in an image, with CUDA 12 (docs/decoders.md)
+# with CUDA 13; up to 5 and 0.64, and at most 1.008 in an image, with CUDA 12 (docs/reference/decoders.md)
 NVJPEG_TOLERANCE = Tolerance(16, 1.5)
 
 

@@ -156,7 +156,7 @@ def resize_tolerance(size: tuple[int, int]) -> Tolerance:
     Both lay a triangle over the pixels that a new one covers. At the sides of an image an eighth of it at
     most lies outside: Pillow cuts that off, DALI gives it to the outermost pixel. So the outermost rows and
     columns of the new image may differ by 255 / 8, its corners by 255 (1 - (7/8)^2), nothing else; that they
-    can be reached, and that all other values are at most 1 off, tells docs/decoders.md.
+    can be reached, and that all other values are at most 1 off, tells docs/lab/pixels.md.
     """
     height, width = size
     corner = 255 * (1 - (7 / 8) ** 2)

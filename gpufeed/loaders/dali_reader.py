@@ -44,7 +44,7 @@ class FilePipeline:
     """The bytes of one batch of files after the other, read while others are at work.
 
     A quarter of the threads read: of 16, from the page cache, four gave a fifth more images than all, with
-    less CPU for each (docs/performance.md). On storage that takes 2 ms to open a file 16 give three times as
+    less CPU for each (docs/lab/loaders.md). On storage that takes 2 ms to open a file 16 give three times as
     many; DALI's own reader has one thread.
     """
 

@@ -35,7 +35,7 @@ GPU_DECODER, CPU_DECODER = "dali_gpu", "simplejpeg"
 DRAW = 0  # seed for the draw of max_samples
 QUARANTINED_SHARE = 0.001  # as max_quarantined_share in config/config.yaml
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
-# GPU memory for dali_gpu while it decodes: 434 MiB were measured with small files (docs/performance.md), and
+# GPU memory for dali_gpu while it decodes: 434 MiB were measured with small files (docs/lab/decoding.md), and
 # a call of gpufeed.stores.cache_fill decodes up to 256 MiB of large ones.
 DECODING_BYTES = 2**30
 

@@ -76,7 +76,7 @@ def cuda_toolkit() -> tuple[Toolkit | None, str | None]:
     # cuda-toolkit, which comes with torch, pins what belongs together; nvcc's package alone takes a later crt
     # with which it compiles nothing. The package for CUDA 12 holds no nvcc.
     wheel = ", or pip install 'cuda-toolkit[nvcc,crt,nvvm,cccl]'" if major >= 13 else ""
-    debian = "; docs/containers.md has one for Debian" if major == 12 else ""
+    debian = "; docs/guide/containers.md has one for Debian" if major == 12 else ""
     return None, (
         f"The extension has no CUDA kernels: found {found}; torch {torch.__version__} needs an nvcc of CUDA "
         f"{major}; set CUDA_HOME to a CUDA {major} toolkit (on a cluster: module load cuda/{major}{debian})"

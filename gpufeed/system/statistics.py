@@ -1,7 +1,8 @@
 """What repeats say together: median and range, from six repeats on an interval; and what counts as faster.
 
 All intervals are of one kind: sorted values, of which both ends are cut off as far as chance allows. They ask
-for no shape of the distribution, and cover 95 % or more however few the repeats are (docs/statistics.md).
+for no shape of the distribution, and cover 95 % or more however few the repeats are
+(docs/reference/statistics.md).
 How fast something grows is the slope of Theil and Sen, which a quarter of the points cannot bend.
 """
 

@@ -8,7 +8,7 @@ take turns, each sample the mean of CALLS calls on the device's clock.
 
 Shares: of what the products alone take at 790 TFLOP/s (two forward, five backward, whatever is done twice)
 and of what reading and writing each array once takes at 4.26 TB/s, both measured on an H200
-(docs/performance.md). Errors are relative to float64 on CHECKED images, and one above LIMIT ends the run.
+(docs/lab/transformers.md). Errors are relative to float64 on CHECKED images; one above LIMIT ends the run.
 Prints a table, then one line of JSON, which RESULT gets too; under a minute, most of it compiling.
 """
 

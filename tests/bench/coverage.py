@@ -3,8 +3,8 @@
 Rates of two distributions that scatter by 1 %: one symmetric, one with a long slow tail. Prints a row for
 each number of repeats and each distribution: the share of SAMPLES whose interval
 (gpufeed.system.statistics) holds the truth, of the median of one side and of the ratio of two equal sides;
-beside them the percentile bootstrap of the median, RESAMPLES draws each. Half a minute; docs/statistics.md
-has the result.
+beside them the percentile bootstrap of the median, RESAMPLES draws each. Half a minute.
+The result is in docs/reference/statistics.md.
 """
 
 from collections.abc import Callable

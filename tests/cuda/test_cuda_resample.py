@@ -159,7 +159,7 @@ def test_a_device_that_is_not_current(device, photographs):
 @pytest.mark.alone
 @pytest.mark.parametrize("planes", [False, True], ids=["pixels", "planes"])
 def test_time_against_the_bytes_that_must_move(device, photographs, planes, capsys):
-    """Predictions: docs/performance.md. The limit is a twentieth of what decoding takes."""
+    """Predictions: docs/lab/pixels.md. The limit is a twentieth of what decoding takes."""
     images = [image.to(device) for image in photographs]
     if planes:
         images = [image.permute(2, 0, 1).contiguous().permute(1, 2, 0) for image in images]

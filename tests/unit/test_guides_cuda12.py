@@ -66,8 +66,8 @@ def test_what_it_says_of_the_kept_model_is_of_its_evaluation():
     assert not list(REFERENCE.rglob("model.pt"))
 
 
-def test_what_training_md_says_of_that_run_is_of_its_records():
-    page = (REPOSITORY / "docs/training.md").read_text()
+def test_what_the_page_says_of_that_run_is_of_its_records():
+    page = (REPOSITORY / "docs/lab/cuda12.md").read_text()
     cuda12 = partial(hybrid, "h100_cuda12")
     rates = [records_of(cuda12(cuda_graphs=graphs)) for graphs in (True, False)]
     sentence = "`fused`: N and N images/s with CUDA graphs, N and N without (the latter two on one machine)"
@@ -113,7 +113,7 @@ def test_the_check_of_resident_passes_with_the_tolerance_of_today():
     assert {one["status"] for one in found} == {"passed"}
     resident = [one for one in found if one["loader"] == "resident"]
     sizes = sorted(one["settings"]["batch_size"] for one in resident)
-    page = (REPOSITORY / "docs/decoders.md").read_text()
+    page = (REPOSITORY / "docs/reference/decoders.md").read_text()
     assert said("each with batches of N, N, N and N images (commit fc56a81)", page) == sizes
     (mean,), (largest,) = ({one[key] for one in resident} for key in ("mean_difference", "max_difference"))
     assert said("N on 60,000 of 32 x 32, and the largest is N", page) == [round(mean, 2), largest]

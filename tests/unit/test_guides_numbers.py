@@ -1,4 +1,4 @@
-"""The numbers of docs/guides.md are those of the published records."""
+"""The numbers of docs/lab/guides.md are those of the published records."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from gpufeed.report.sections import decoding_tables
 from gpufeed.report.significance import standing
 from gpufeed.system.statistics import SAME
 
-PAGE = (REPOSITORY / "docs/guides.md").read_text()
+PAGE = (REPOSITORY / "docs/lab/guides.md").read_text()
 
 
 STEPS = "; ".join(CONFIG["experiments"]["hybrid_gpu"]["common"]["overrides"][0])
@@ -418,7 +418,7 @@ def test_what_it_says_of_the_transformers_is_of_their_records():
 
 
 def test_it_counts_the_kinds_of_files_as_they_are():
-    text = (REPOSITORY / "docs/decoders.md").read_text()
+    text = (REPOSITORY / "docs/reference/decoders.md").read_text()
     table = text[text.index("| file |") :].split("\n\n")[0].splitlines()
     assert said("N kinds of files by thirteen decoders") == [len(table) - 2]
     assert table[0].count("`") == 2 * 13

@@ -1,6 +1,7 @@
-"""The public API: its names, the examples of docs/api.md run as they stand, and what `loader` promises."""
+"""The public API: its names, what `loader` promises, and that the examples of docs/reference/api.md run."""
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ from PIL import Image
 import gpufeed
 from gpufeed.datasets.prepare import prepare
 
-PAGE = (REPOSITORY / "docs/api.md").read_text()
+PAGE = (REPOSITORY / "docs/reference/api.md").read_text()
 EXAMPLES = dict(re.findall(r"^## `(\w+)`\n\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
 
 
@@ -238,3 +239,23 @@ def test_decode_jpegs_gives_pixels_of_any_kind_and_names_the_file_that_it_cannot
         assert np.array_equal(image.permute(2, 0, 1).numpy(), photos[label])
     with pytest.raises(gpufeed.GpufeedError, match="file 2 of 3"):
         gpufeed.decode_jpegs([*files[:2], b"no image"], "cpu")
+
+
+@pytest.mark.slow
+def test_the_notebook_on_pipelining_runs(tmp_path, monkeypatch):
+    """On the CPU, cell after cell; what it judges are its own six blocks."""
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cells = json.loads((REPOSITORY / "examples/pipelining.ipynb").read_text())["cells"]
+    left: dict = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), left)
+    assert [list(block) for block in left["blocks"]] == [list(left["loaders"])] * 6
+    assert all(len(times) == 8 for block in left["blocks"] for times in block.values())
+    times = left["blocks"][0]["dataloader_sync"]
+    assert np.allclose(times["load"] + times["train"], times["total"])
+    low, high = left["low"], left["high"]
+    holds = {"holds": low >= 1.5 and high <= 3, "does not hold": high < 1.5 or low > 3}
+    assert left["verdict"] in [name for name, so in holds.items() if so] or not any(holds.values())

@@ -22,6 +22,7 @@ CONFIG = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
 PLAN = planned(CONFIG)
 REFERENCE = REPOSITORY / "results/reference"
 README = (REPOSITORY / "README.md").read_text()
+GUIDE = REPOSITORY / "docs/guide"
 RESULTS = (REPOSITORY / "docs/results.md").read_text()
 
 
@@ -65,18 +66,31 @@ def test_the_readmes_first_screen_has_the_answer_the_commands_and_a_picture_that
         assert loader in drawn
 
 
+PLACES = ("*.md", "docs/**/*.md", "config/*.md", "gpufeed/native/*.md", "results/reference/**/*.md")
+PAGES = [path for place in PLACES for path in sorted(REPOSITORY.glob(place))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_link_leads_to_a_file(page):
+    """To anchors, too: `make docs`, whose builder knows nothing of files that are no pages."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", text)
+    paths = [(link or source).partition("#")[0] for link, source in links if ":" not in (link or source)]
+    assert [path for path in paths if path and not (page.parent / path).is_file()] == []
+
+
 @pytest.mark.parametrize("name", [*LOADERS, *AUGMENTS])
 def test_the_docs_name_every_pipeline_and_augment(name):
-    assert f"`{name}`" in (REPOSITORY / "docs/report.md").read_text()
+    assert f"`{name}`" in (REPOSITORY / "docs/reference/report.md").read_text()
 
 
 @pytest.mark.parametrize("name", [name for kind in KINDS.values() for name in kind])
 def test_the_configs_readme_names_all_that_is_registered(name):
-    assert f"`{name}`" in (REPOSITORY / "config/README.md").read_text()
+    assert f"`{name}`" in (REPOSITORY / "docs/reference/config.md").read_text()
 
 
 def test_the_configs_readme_names_what_the_kernel_benchmark_measures():
-    text = (REPOSITORY / "config/README.md").read_text()
+    text = (REPOSITORY / "docs/reference/config.md").read_text()
     told = text[text.index("### `kernels`") : text.index("### `models`")]
     words = {"salt_pepper": "salt and pepper", "crop_flip": "crop and flip", "one_pass": "one pass"}
     for work in WORKS:
@@ -122,12 +136,12 @@ SHARE = r"(\d+) % \((\d+) to (\d+)\)"
 TOLD = re.compile(rf"^\|[^|]*\| `(\w+)`[^|]*\| {SHARE} \|(?: {SHARE})? \| (H\d00) \|$", re.MULTILINE)
 
 
-def of_the_limit(cells: pd.DataFrame, loader: str, cores: int) -> list[int]:
+def of_the_limit(cells: pd.DataFrame, loader: str, cores: int, engines: float | None = None) -> list[int]:
     """Shares in percent; a limit that was measured with 16 cores alone is that with two as well."""
-    cells = cells[cells["hw_decoder_load"].isna()]
     limits = cells[cells["loader"] == "replay"]
     limit = the(limits, cores_asked=cores if cores in set(limits["cores_asked"]) else 16)
-    row = the(cells, loader=loader, cores_asked=cores)
+    load = cells["hw_decoder_load"]
+    row = the(cells[load.isna() if engines is None else load == engines], loader=loader, cores_asked=cores)
     assert (row["dataset"], row["recipe"], row["batch_size"]) == ("imagenet_800", "random_resized_crop", 256)
     assert (row["precision"], row["compile"], row["n_repeats"]) == ("bf16", True, 3)
     ceiling = {f"ceiling_{key}": limit[key] for key in limit.index if key.startswith("images_per_s")}
@@ -135,9 +149,13 @@ def of_the_limit(cells: pd.DataFrame, loader: str, cores: int) -> list[int]:
     return shares_in_percent(pd.Series({**row, **ceiling, "ceiling_share": share}))
 
 
-def test_the_readmes_table_of_loaders_is_of_its_records():
-    found = TOLD.findall(README)
-    assert len(found) == 6
+@pytest.mark.parametrize(
+    ("page", "rows"),
+    [(README, 6), ((GUIDE / "dali.md").read_text(), 7), ((GUIDE / "memory.md").read_text(), 7)],
+)
+def test_tables_of_shares_of_the_limit_are_of_their_records(page, rows):
+    found = TOLD.findall(page)
+    assert len(found) == rows
     for loader, *shares, card in found:
         cells = published("photographs", card.lower())
         cells = cells[(cells["model"] == "resnet18") & cells["cuda_graphs"]]
@@ -146,15 +164,28 @@ def test_the_readmes_table_of_loaders_is_of_its_records():
             assert list(map(int, shares[3:])) == of_the_limit(cells, loader, 2)
 
 
-def test_what_the_readme_says_of_a_resnet_50_is_of_its_records():
+@pytest.mark.parametrize("page", [README, RESULTS])
+def test_what_is_said_of_a_resnet_50_is_of_its_records(page):
     cells = published("photographs")
     cells = cells[(cells["model"] == "resnet50") & cells["cuda_graphs"]]
     (found,) = re.findall(
         rf"a ResNet-50 keeps {SHARE} with `cuda_jpeg` and {SHARE} with `dali_gpu_reader` on the H200",
-        " ".join(README.split()),
+        " ".join(page.split()),
     )
     shares = [of_the_limit(cells, name, 16) for name in ("cuda_jpeg", "dali_gpu_reader")]
     assert list(map(int, found)) == [*shares[0], *shares[1]]
+
+
+def test_what_the_page_on_dali_says_beside_its_table_is_of_the_records():
+    text = " ".join((GUIDE / "dali.md").read_text().split())
+    (found,) = re.findall(
+        rf"under a ResNet-50, `dali_gpu_reader` keeps {SHARE} on the H200 with 16 cores", text
+    )
+    cells = published("photographs").query("model == 'resnet50' and cuda_graphs")
+    assert list(map(int, found)) == of_the_limit(cells, "dali_gpu_reader", 16)
+    (found,) = re.findall(rf"Without them `dali_gpu` keeps {SHARE} on that H100", text)
+    cells = published("photographs", "h100").query("model == 'resnet18' and cuda_graphs")
+    assert list(map(int, found)) == of_the_limit(cells, "dali_gpu", 16, engines=0)
 
 
 def test_what_is_said_of_small_images_is_of_its_records():
@@ -274,3 +305,29 @@ def test_what_is_said_of_shares_of_the_limit_is_of_its_records():
     )
     rates = [round(fused["images_per_s"][name]["median"]) for name in ("end_to_end", "compute_only")]
     assert said == [512, round(100 * fused["shares"]["au"]["median"], 1), *rates, fused["shares"]["au"]["n"]]
+
+
+def test_the_table_of_workers_is_of_its_records():
+    text = (GUIDE / "workers.md").read_text()
+    counts, rates, waits = (
+        [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", line)]
+        for start in ("workers", "images/s", "the GPU waits")
+        for line in text.splitlines()
+        if re.match(rf"\| {start} \| *\d", line)
+    )
+    cells = published("pipelining")
+    cells = cells[(cells["prefetch_factor"].isna() | (cells["prefetch_factor"] == 2)) & cells["pin_memory"]]
+    rows = [
+        the(cells[cells["ceiling_share"].notna()], loader="dataloader_sync")
+        if count == 0
+        else the(
+            cells[cells["ceiling_share"].notna()],
+            loader="dataloader_workers",
+            workers=count,
+            persistent_workers=True,
+        )
+        for count in counts
+    ]
+    assert counts == [0, 1, 2, 4, 8, 16]
+    assert rates == [round(row["images_per_s"]) for row in rows]
+    assert waits == [round(100 * row["wait_share"]) for row in rows]

@@ -1,4 +1,4 @@
-"""The loader, decoder and model of CONTRIBUTING, each a file, a line of the registry and one of a config."""
+"""The three examples of docs/guide/add_loader.md, each a file, a line of the registry and one of a config."""
 
 import json
 import re
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.slow
 
 
 def blocks(kind: str) -> list[str]:
-    """The code of CONTRIBUTING in a language."""
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    """The code of the page in a language."""
+    text = (ROOT / "docs/guide/add_loader.md").read_text()
     return re.findall(
-        rf"^```{kind}\n(.*?)^```$", text[text.index("## A loader, ") :], re.DOTALL | re.MULTILINE
+        rf"^```{kind}\n(.*?)^```$", text[text.index("## In gpufeed itself") :], re.DOTALL | re.MULTILINE
     )
 
 
-def test_what_contributing_adds_is_measured_checked_and_in_the_report(workflow):
+def test_what_the_page_adds_is_measured_checked_and_in_the_report(workflow):
     lines = {}
     for line in map(yaml.safe_load, blocks("yaml")):
         lines |= line

@@ -1,4 +1,4 @@
-"""What docs/plugins.md shows, through the workflow: each from one line of a config."""
+"""What docs/guide/own_model.md shows, through the workflow: each from one line of a config."""
 
 import json
 

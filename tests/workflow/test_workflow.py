@@ -147,7 +147,7 @@ def test_a_clone_that_may_not_be_written_is_three_lines(workflow):
 
 
 def documented_commands():
-    lines = (REPOSITORY / "docs/measuring.md").read_text().splitlines()
+    lines = (REPOSITORY / "docs/guide/measure.md").read_text().splitlines()
     commands = [line.split("#")[0].split() for line in lines if line.startswith("snakemake ")]
     return [command for command in commands if "--report" not in command]
 

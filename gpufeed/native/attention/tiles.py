@@ -1,6 +1,6 @@
 """What one program of each kernel does, by length and head width: constants, so nothing is tried at run time.
 
-Chosen by what ptxas says for sm_90 (docs/performance.md): wgmma in every product, and no spills but for the
+Chosen by what ptxas says for sm_90 (docs/lab/transformers.md): wgmma in every product, no spills but for the
 backward of 65 to 128 tokens in heads of 128 (at most 56 bytes). For the shape of vit_tiny
 tests/bench/attention.py times FORWARDS and BACKWARDS beside torch's kernels, and what was fastest on an H200
 is chosen. With heads of 128, turned tiles of 16 or 32 queries in one stage gave a wrong dq there (Triton

@@ -354,10 +354,10 @@ def test_the_seeds_command_line_asks_for_the_gpu_and_trains_vit_tiny(said):
 
 def documented():
     """The command lines of the documents: (flags, overrides) each."""
-    for name in ("docs/measuring.md", "docs/training.md"):
-        for line in (REPOSITORY / name).read_text().splitlines():
-            if line.startswith("python -m gpufeed.train ") and "--help" not in line:
-                yield shlex.split(line.split(" #")[0])[3:]
+    for page in [*(REPOSITORY / "docs").glob("guide/*.md"), REPOSITORY / "docs/reference/training.md"]:
+        for line in page.read_text().splitlines():
+            if line.startswith("gpufeed train ") and "--help" not in line:
+                yield shlex.split(line.split(" #")[0])[2:]
 
 
 @pytest.mark.parametrize("arguments", list(documented()), ids=" ".join)

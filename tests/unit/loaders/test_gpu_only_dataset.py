@@ -222,7 +222,7 @@ def test_a_cache_under_the_gpu_decoder_s_name_is_reused(manifest, decoded):
 
 
 def test_the_example_of_the_page(tmp_path, monkeypatch):
-    page = (REPOSITORY / "docs/gpu_only_dataset.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs/reference/gpu_only_dataset.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     images = {
         f"{name}/{i}.jpg": saved("JPEG", photo(40 + i, 50)) for name in ("cats", "dogs") for i in range(9)

@@ -316,7 +316,7 @@ def test_what_needs_a_gpu_is_refused_on_a_cpu(tmp_path, settings):
 
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
-    page = (REPOSITORY / "docs/training.md").read_text()
+    page = (REPOSITORY / "docs/reference/training.md").read_text()
     code = page.split("## In a Lightning script of your own")[1].split("```python")[1].split("```")[0]
     files = with_files(TinyImageNetDataModule, "tiny_imagenet", FORMATS["tiny_imagenet"][1](tmp_path))
     monkeypatch.setattr(TinyImageNetDataModule, "source", files.source)

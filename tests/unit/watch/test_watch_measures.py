@@ -235,9 +235,9 @@ def test_ranks_whose_batches_differ_a_little_hold_as_many():
 
 
 def test_the_page_says_the_defaults_and_its_code_is_python():
-    page = (REPOSITORY / "docs/watch.md").read_text()
+    page = (REPOSITORY / "docs/reference/watch.md").read_text()
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        compile(code, "docs/watch.md", "exec")
+        compile(code, "docs/reference/watch.md", "exec")
     options = signature(gpufeed.watch.watch).parameters
     for name in options:
         assert name == "loader" or f"`{name}`" in page

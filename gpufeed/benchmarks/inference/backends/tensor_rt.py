@@ -23,9 +23,7 @@ TURING = (7, 5)
 def prepare(setting: Setting) -> Ready:
     """Prepare TensorRT, as `gpufeed.benchmarks.inference.backend` defines it."""
     path = setting.files.path(FILES[setting.precision])
-    trt = library(
-        "TensorRT", "tensorrt", "it comes from NVIDIA's own package index, as docs/inference.md says"
-    )
+    trt = library("TensorRT", "tensorrt", "it is in NVIDIA's package index: see docs/reference/inference.md")
     require_cuda("TensorRT", setting)
     return ready("TensorRT", trt, setting, path)
 

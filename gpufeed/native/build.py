@@ -57,7 +57,7 @@ class Plan:
     declined: bool = False
 
     def about(self) -> About:
-        """The description of the library, which is not there yet."""
+        """Return the description of the library, which is not there yet."""
         compilers = [self.cxx] + ([self.toolkit.nvcc] if self.toolkit else [])
         return About(
             torch=torch.__version__,
@@ -71,7 +71,7 @@ class Plan:
 
 
 def plan(cuda: bool | None = None, arch_list: str | None = None) -> Plan:
-    """What `build` would build here; errors as there. Compiles nothing."""
+    """Return what `build` would build here; errors as there. Compiles nothing."""
     compiler = cxx()
     ninja()
     if cuda is False:
@@ -91,7 +91,7 @@ def plan(cuda: bool | None = None, arch_list: str | None = None) -> Plan:
 def build(
     folder: str | Path, cuda: bool | None = None, arch_list: str | None = None, jobs: int | None = None
 ) -> Built:
-    """Compiles the extension into folder/gpufeed_ops.so, and .json beside it, which is written last.
+    """Compile the extension into folder/gpufeed_ops.so, and .json beside it, which is written last.
 
     cuda: whether with CUDA kernels; None: if torch has CUDA and an nvcc of its major version is there, else
     the CPU's alone and, in the JSON, why. arch_list: as TORCH_CUDA_ARCH_LIST, which it goes before; see
@@ -117,7 +117,7 @@ def build_planned(planned: Plan, folder: str | Path, jobs: int | None = None) ->
 
 
 def ready(about: About) -> Path | None:
-    """The library in the folder GPUFEED_EXTENSION, if that is what a build here would give."""
+    """Return the library in the folder GPUFEED_EXTENSION, if that is what a build here would give."""
     folder = os.environ.get(READY)
     library = Path(folder) / f"{NAME}.so" if folder else None
     if library is None or refusal(library):
@@ -130,7 +130,7 @@ def ready(about: About) -> Path | None:
 
 
 def nothing_built(folder: str | Path, sentence: str) -> Built:
-    """What stands in the place of a library that this node cannot build: an empty file, and why."""
+    """Return what stands in the place of a library that this node cannot build: an empty file, and why."""
     library = Path(folder) / f"{NAME}.so"
     library.parent.mkdir(parents=True, exist_ok=True)
     library.write_bytes(b"")
@@ -142,7 +142,7 @@ def nothing_built(folder: str | Path, sentence: str) -> Built:
 
 
 def extension_folder(about: About) -> Path:
-    """The folder of that build in torch's extension folder.
+    """Return the folder of that build in torch's extension folder.
 
     The sources' digest is part of its name: ninja goes by times, and sources of another checkout, or brought
     here by a copy that keeps times, may be older than the objects of others.
@@ -165,7 +165,7 @@ def default_root() -> str:
 
 
 def run_compilers(planned: Plan, folder: Path, jobs: int | None) -> Path:
-    """Runs compile_job.py for the plan; returns the library that it loaded.
+    """Run compile_job.py for the plan; returns the library that it loaded.
 
     Raises GpufeedError if it fails.
     """
@@ -208,7 +208,7 @@ def run_compilers(planned: Plan, folder: Path, jobs: int | None) -> Path:
 
 
 def keep(compiled: Path, about: About, folder: Path) -> Built:
-    """Copies the library into the folder and describes it there, each file whole or not at all."""
+    """Copy the library into the folder and describes it there, each file whole or not at all."""
     library = folder / f"{NAME}.so"
     with whole(library, shared=True) as partial:
         shutil.copyfile(compiled, partial)
@@ -224,7 +224,7 @@ def build_or_say(
     planned_on: str | None = None,
     attempt: int = 1,
 ) -> Built:
-    """What this node can build, for the workflow: what it cannot is said in the JSON and raises nothing.
+    """Return what this node can build, for the workflow: what it cannot is said in the JSON and raises nothing.
 
     As `build`, or where the CUDA compiler fails the CPU's kernels alone, or where there is no C++ compiler or
     that one fails what stands in for a library. planned_on, attempt: see About.
@@ -239,7 +239,7 @@ def build_or_say(
 
 
 def build_what_compiles(planned: Plan, folder: str | Path, jobs: int | None) -> Built:
-    """The plan, else its part for the CPU, else nothing; why is the sentence."""
+    """Return the plan, else its part for the CPU, else nothing; why is the sentence."""
     try:
         return build_planned(planned, folder, jobs)
     except GpufeedError as error:

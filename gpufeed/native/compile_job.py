@@ -18,7 +18,7 @@ NVCC_FLAGS = ["-O3", "-lineinfo"]
 
 
 def compile_and_load(job: dict) -> Path:
-    """Compiles into job["folder"], loads the library and returns its path; raises what goes wrong."""
+    """Compile into job["folder"], loads the library and returns its path; raises what goes wrong."""
     folder = Path(job["folder"])
     (folder / "lock").unlink(missing_ok=True)  # torch's own, which a killed build leaves; ours is around this
     openmp = ["-fopenmp"] if sys.platform == "linux" else []  # Apple's clang has none; one thread there
@@ -55,7 +55,7 @@ def linked_to_torchs(folder: Path) -> list[str]:
 
 
 def loaded(name: str) -> str | None:
-    """The path of the library of that unversioned name that this process has loaded."""
+    """Return the path of the library of that unversioned name that this process has loaded."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.split(maxsplit=5)[-1]
         if Path(path).name.startswith(f"{name}."):
@@ -64,7 +64,7 @@ def loaded(name: str) -> str | None:
 
 
 def check_kernels(key: str) -> None:
-    """Raises RuntimeError unless every op of the library has a kernel for the dispatch key, or for all."""
+    """Raise RuntimeError unless every op of the library has a kernel for the dispatch key, or for all."""
     keys = (key, "CompositeExplicitAutograd")
     ops = [op for op in torch._C._dispatch_get_all_op_names() if op.startswith("gpufeed::")]
     lacking = [

@@ -61,7 +61,7 @@ def gelu_mlp(
 
 
 def check_form(approximate: str) -> None:
-    """Raises GpufeedError unless `approximate` is a form of GELU."""
+    """Raise GpufeedError unless `approximate` is a form of GELU."""
     if approximate not in FORMS:
         raise GpufeedError(
             f"approximate {approximate!r}", "'none' (the erf form) or 'tanh'", "pass one of the two"
@@ -69,7 +69,7 @@ def check_form(approximate: str) -> None:
 
 
 def check_tanh(approximate: str, op: str) -> None:
-    """Raises GpufeedError unless `approximate` is the form that cuBLASLt's epilogues have."""
+    """Raise GpufeedError unless `approximate` is the form that cuBLASLt's epilogues have."""
     check_form(approximate)
     if approximate != "tanh":
         raise GpufeedError(
@@ -80,7 +80,7 @@ def check_tanh(approximate: str, op: str) -> None:
 
 
 def as_autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The tensors in autocast's dtype where it is on for their device, as F.linear casts."""
+    """Return the tensors in autocast's dtype where it is on for their device, as F.linear casts."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return tensors

@@ -12,7 +12,7 @@ FIRST_ONLY = (
 
 
 def register() -> None:
-    """Registers all of it, once a process, after the library is loaded."""
+    """Register all of it, once a process, after the library is loaded."""
     torch.library.register_fake("gpufeed::bias_gelu", fake_bias_gelu)
     torch.library.register_fake("gpufeed::bias_gelu_backward", fake_bias_gelu_backward)
     torch.library.register_fake("gpufeed::linear_bias_gelu", fake_linear_bias_gelu)
@@ -94,7 +94,7 @@ def keep_shape(ctx, inputs, output):
 
 
 def column_sum(ctx, grad):
-    """Each row has the same gradient."""
+    """Return each row has the same gradient."""
     return grad.expand(ctx.shape)
 
 

@@ -16,12 +16,12 @@ from gpufeed.core.errors import Skip
 
 
 def interpreted() -> bool:
-    """Whether Triton runs kernels as numpy on the CPU, which its own switch asks for."""
+    """Return whether Triton runs kernels as numpy on the CPU, which its own switch asks for."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def lacking_for_triton() -> str | None:
-    """What this node lacks of a C compiler, looked for as Triton does, and Python.h; None if nothing."""
+    """Return what this node lacks of a C compiler, looked for as Triton does, and Python.h; None if nothing."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return "no C compiler: CC is not set, and neither gcc nor clang is found"
@@ -44,7 +44,7 @@ VOLTA = (7, 0)  # first compute capability that Triton compiles for
 
 
 def require_compiler(device: torch.device) -> None:
-    """Raises Skip if a model on this device cannot be compiled here."""
+    """Raise Skip if a model on this device cannot be compiled here."""
     if device.type not in ("cuda", "cpu"):
         raise Skip(f"Models are compiled for CUDA and the CPU, and this cell's device is {device.type}.")
     missing = lacking_for_gpu(device) if device.type == "cuda" else lacking_for_cpu()
@@ -53,7 +53,7 @@ def require_compiler(device: torch.device) -> None:
 
 
 def lacking_for_cpu() -> str | None:
-    """What this node lacks of a C++ compiler, looked for as torch's Inductor does; None if nothing."""
+    """Return what this node lacks of a C++ compiler, looked for as torch's Inductor does; None if nothing."""
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
         named = f"CXX is {compiler}, which is no program here" if os.environ.get("CXX") else f"no {compiler}"
@@ -62,7 +62,7 @@ def lacking_for_cpu() -> str | None:
 
 
 def lacking_for_gpu(device: torch.device) -> str | None:
-    """What this node lacks of Triton and what it needs; None if nothing."""
+    """Return what this node lacks of Triton and what it needs; None if nothing."""
     if importlib.util.find_spec("triton") is None:
         return "no package triton"
     capability = torch.cuda.get_device_capability(device)

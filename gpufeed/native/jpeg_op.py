@@ -50,7 +50,7 @@ class Coding:
     tables: torch.Tensor
 
     def to(self, device: torch.device) -> "Coding":
-        """The same with its tables on a device."""
+        """Return the same with its tables on a device."""
         return Coding(**{**vars(self), "tables": self.tables.to(device)})
 
 
@@ -125,7 +125,7 @@ def tables_of(huffman: Sequence[bytes], quantisation: Sequence[bytes]) -> torch.
 
 
 def fill_huffman(to: np.ndarray, table: bytes, dc: bool) -> None:
-    """One table, from its counts and symbols; source: T.81, annex C, for the codes."""
+    """Return one table, from its counts and symbols; source: T.81, annex C, for the codes."""
     symbols = [entry(symbol, dc) for symbol in table[16:]]
     code = first = 0
     for length, count in enumerate(table[:16], start=1):

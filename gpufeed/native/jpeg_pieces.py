@@ -124,7 +124,7 @@ class PieceDecoder:
         return images, faults
 
     def _sent(self, stage: Stage, piece: Piece, data: torch.Tensor) -> torch.Tensor:
-        """A piece in the device's memory, queued on the stream that copies."""
+        """Return a piece in the device's memory, queued on the stream that copies."""
         filled = stage.filled(piece, data)
         with torch.cuda.stream(self.copying):
             sent = filled.to(self.device, non_blocking=True)
@@ -133,7 +133,7 @@ class PieceDecoder:
 
 
 def pack(piece: Piece, data: torch.Tensor, memory: torch.Tensor) -> None:
-    """A piece's starts, ends and coded bytes into memory of its size, as `parted` finds them."""
+    """Return a piece's starts, ends and coded bytes into memory of its size, as `parted` finds them."""
     starts, ends, own = parted(memory, piece.last - piece.first)
     starts.numpy()[:] = piece.starts
     ends.numpy()[:] = piece.ends

@@ -13,13 +13,13 @@ FOLDER = Path(__file__).with_name("csrc")
 
 
 def source_files(cuda: bool) -> list[Path]:
-    """What is compiled: the .cpp of csrc, and with CUDA the .cpp and .cu of csrc/cuda too."""
+    """Return what is compiled: the .cpp of csrc, and with CUDA the .cpp and .cu of csrc/cuda too."""
     cpu = sorted(FOLDER.glob("*.cpp"))
     return cpu + sorted(f for f in FOLDER.glob("cuda/*") if f.suffix in (".cpp", ".cu")) * cuda
 
 
 def digest_of_sources() -> str:
-    """One digest over all sources and headers and how they are compiled; 12 hex digits."""
+    """Return one digest over all sources and headers and how they are compiled; 12 hex digits."""
     return source_digest.digest("native/csrc/**/*.[ch]*", "native/compile_job.py")
 
 
@@ -50,16 +50,16 @@ class About:
     attempt: int = 1
 
     def write(self, library: Path) -> None:
-        """Writes the JSON beside the library, which is then complete."""
+        """Write the JSON beside the library, which is then complete."""
         write_whole(about_path(library), json.dumps(asdict(self), indent=2) + "\n", shared=True)
 
     def same_build(self, other: "About") -> bool:
-        """Whether both come from the same sources, torch and toolkit, for the same architectures."""
+        """Return whether both come from the same sources, torch and toolkit, for the same architectures."""
         own = {"library": None, "planned_on": None, "attempt": 1}
         return replace(self, **own) == replace(other, **own)
 
     def lack(self) -> str | None:
-        """The sentence, and after a build of the workflow how to build again what is final on its node."""
+        """Return the sentence, and after a build of the workflow how to build again what is final on its node."""
         if self.sentence is None or self.planned_on is None:
             return self.sentence
         return (
@@ -73,7 +73,7 @@ def about_path(library: Path) -> Path:
 
 
 def read_about(library: Path) -> About | None:
-    """What is known of a library; None if its JSON is missing or is no such file."""
+    """Return what is known of a library; None if its JSON is missing or is no such file."""
     try:
         found = json.loads(about_path(library).read_text())
         about = About(**{f.name: found[f.name] for f in fields(About)})
@@ -83,7 +83,7 @@ def read_about(library: Path) -> About | None:
 
 
 def refusal(library: Path) -> str | None:
-    """Why a library is not to be loaded into this process, as a sentence; None if it may be."""
+    """Return why a library is not to be loaded into this process, as a sentence; None if it may be."""
     about, again = read_about(library), BUILD_AGAIN
     if about is None:
         return f"{library} has no readable {about_path(library).name} that says what it is: {again}."
@@ -104,7 +104,7 @@ def refusal(library: Path) -> str | None:
 
 
 def runs_on(capability: tuple[int, int], architectures: tuple[str, ...]) -> bool:
-    """Whether a GPU of that compute capability can run code for these architectures, such as 8.6 or 9.0+PTX.
+    """Return whether a GPU of that compute capability can run code for these architectures, such as 8.6 or 9.0+PTX.
 
     Machine code runs on its major version from its minor on, PTX on everything later; a letter (9.0a) on
     that GPU alone. A name such as Hopper is not judged: it passes.

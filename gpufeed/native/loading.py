@@ -41,7 +41,7 @@ chosen: dict[str, bool] = {}  # device type -> whether its kernels are used
 
 
 def load(path: str | Path | None = None) -> Status:
-    """Loads the extension, once a process: the one at `path`, the installed one, or one built just in time.
+    """Load the extension, once a process: the one at `path`, the installed one, or one built just in time.
 
     A library of another torch or of other sources is refused: then the reference is in use, and the sentence
     says why. `path` is not replaced by another library. Raises GpufeedError for a path without a file and
@@ -56,7 +56,7 @@ def load(path: str | Path | None = None) -> Status:
 
 
 def status(device: torch.device | str = "cpu") -> Status:
-    """Which implementation the ops have on a device; loads or builds the extension if nobody did.
+    """Return which implementation the ops have on a device; loads or builds the extension if nobody did.
 
     device: a type or one device, such as "cuda:1", whose compute capability is looked at.
     """
@@ -69,7 +69,7 @@ def status(device: torch.device | str = "cpu") -> Status:
 
 
 def uses_extension(device_type: str) -> bool:
-    """Whether the extension has kernels for that type of device; says once in the log why it has not."""
+    """Return whether the extension has kernels for that type of device; says once in the log why it has not."""
     if device_type not in chosen:
         found = status(device_type)
         chosen[device_type] = found.implementation == "extension"
@@ -86,7 +86,7 @@ uses_extension._dynamo_marked_constant = True
 
 
 def lacking(device: torch.device, about: About) -> str | None:
-    """Why the loaded library has no kernels for the device, as a sentence; None if it has."""
+    """Return why the loaded library has no kernels for the device, as a sentence; None if it has."""
     if device.type == "cpu":
         return None
     if device.type != "cuda":
@@ -106,7 +106,7 @@ def lacking(device: torch.device, about: About) -> str | None:
 
 
 def load_from(path: Path) -> None:
-    """Loads the library at `path`, or keeps the sentence why it is refused."""
+    """Load the library at `path`, or keeps the sentence why it is refused."""
     if not path.exists():
         raise GpufeedError(f"no file {path}", f"a {NAME}.so", "build it (snakemake's rule build_extension)")
     sentence, about = refusal(path), read_about(path)
@@ -122,7 +122,7 @@ def load_from(path: Path) -> None:
 
 
 def find() -> None:
-    """The installed library if it fits, else one built just in time; keeps the sentence if neither comes."""
+    """Return the installed library if it fits, else one built just in time; keeps the sentence if neither comes."""
     if INSTALLED.exists():
         take(INSTALLED, read_about(INSTALLED), refusal(INSTALLED))
         if current.library is not None:
@@ -148,7 +148,7 @@ def find() -> None:
 
 
 def built_just_in_time() -> Path:
-    """A library from torch's extension folder; one process compiles it if it is not there, others wait."""
+    """Return a library from torch's extension folder; one process compiles it if it is not there, others wait."""
     about = plan().about()
     folder = extension_folder(about)
     library = folder / f"{NAME}.so"
@@ -161,7 +161,7 @@ def built_just_in_time() -> Path:
 
 
 def take(library: Path, about: About | None, sentence: str | None) -> None:
-    """Loads the library and tells torch of its shapes and derivatives, or keeps the sentence.
+    """Load the library and tells torch of its shapes and derivatives, or keeps the sentence.
 
     One that does not load was built where another glibc or another libcublasLt is: that is a sentence, too.
     """

@@ -31,7 +31,7 @@ class Toolkit:
 
 
 def cxx() -> str:
-    """The C++ compiler: what CXX names, else c++, g++ or clang++; raises Skip if there is none."""
+    """Return the C++ compiler: what CXX names, else c++, g++ or clang++; raises Skip if there is none."""
     named = os.environ.get("CXX")
     for name in (named,) if named else ("c++", "g++", "clang++"):
         if shutil.which(name):
@@ -43,7 +43,7 @@ def cxx() -> str:
 
 
 def ninja() -> Path:
-    """The ninja that torch.utils.cpp_extension shall find in PATH; raises Skip if there is none."""
+    """Return the ninja that torch.utils.cpp_extension shall find in PATH; raises Skip if there is none."""
     # a virtual environment that nobody activated has it beside its Python, and not in PATH
     beside = str(Path(sys.executable).parent)
     found = shutil.which("ninja") or shutil.which("ninja", path=beside)
@@ -53,13 +53,13 @@ def ninja() -> Path:
 
 
 def version_line(program: str | Path) -> str:
-    """The line with the version of what a compiler says of itself."""
+    """Return the line with the version of what a compiler says of itself."""
     lines = output(program, "--version").strip().splitlines() or [f"{program}, which says no version"]
     return next((line for line in lines if "release" in line), lines[0]).strip()
 
 
 def cuda_toolkit() -> tuple[Toolkit | None, str | None]:
-    """The first nvcc of torch's CUDA major version and None, or None and why there is none, as a sentence."""
+    """Return the first nvcc of torch's CUDA major version and None, or None and why there is none, as a sentence."""
     if torch.version.cuda is None:
         return None, (
             f"The extension has no CUDA kernels: found torch {torch.__version__}, built without CUDA; "
@@ -85,7 +85,7 @@ def cuda_toolkit() -> tuple[Toolkit | None, str | None]:
 
 
 def candidates() -> Iterator[Path]:
-    """Every nvcc of this node, the one that the person named first."""
+    """Yield every nvcc of this node, the one that the person named first."""
     folders = [Path(home) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))]
     folders += [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
     folders += [include.parent / "bin" for include in wheel_includes()]
@@ -96,14 +96,14 @@ def candidates() -> Iterator[Path]:
 
 
 def wheel_includes() -> list[Path]:
-    """The include folders of NVIDIA's Python packages: cuBLAS, CUDA's runtime and, where installed, nvcc."""
+    """Return the include folders of NVIDIA's Python packages: cuBLAS, CUDA's runtime and, where installed, nvcc."""
     spec = find_spec("nvidia")
     places = (spec.submodule_search_locations or []) if spec else []
     return [include for place in places for include in sorted(Path(place).glob("*/include"))]
 
 
 def examine(nvcc: Path) -> Toolkit | None:
-    """What an nvcc says of itself; None if it does not run."""
+    """Return what an nvcc says of itself; None if it does not run."""
     version = re.search(r"release (\d+)\.(\d+)", output(nvcc, "--version"))
     if version is None:
         return None
@@ -117,7 +117,7 @@ def examine(nvcc: Path) -> Toolkit | None:
 
 
 def output(*command: str | Path) -> str:
-    """What a command says, on both streams; "" if it does not run."""
+    """Return what a command says, on both streams; "" if it does not run."""
     try:
         done = subprocess.run(
             [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
@@ -128,7 +128,7 @@ def output(*command: str | Path) -> str:
 
 
 def architectures(toolkit: Toolkit, arch_list: str | None) -> tuple[tuple[str, ...], str | None]:
-    """What to build for, and None; or nothing and, as a sentence, why nothing fits.
+    """Return what to build for, and None; or nothing and, as a sentence, why nothing fits.
 
     arch_list: as TORCH_CUDA_ARCH_LIST, "8.0;9.0+PTX". Without it the present GPUs, and without those all
     of WANTED that the toolkit knows, the last with PTX for later GPUs.

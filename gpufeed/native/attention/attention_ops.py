@@ -31,7 +31,7 @@ def packed_attention(qkv: torch.Tensor) -> torch.Tensor:
 
 
 def check(qkv: torch.Tensor) -> None:
-    """Raises GpufeedError unless the kernels take the tensor."""
+    """Raise GpufeedError unless the kernels take the tensor."""
     if qkv.dtype not in DTYPES:
         raise GpufeedError(
             f"packed attention of {str(qkv.dtype).removeprefix('torch.')}",
@@ -56,7 +56,7 @@ def check(qkv: torch.Tensor) -> None:
 
 
 def require(device: torch.device, dtype: torch.dtype, tokens: int, heads: int, width: int) -> None:
-    """Raises Skip where a node cannot run the op; runs it forward and backward on zeros of one image."""
+    """Raise Skip where a node cannot run the op; runs it forward and backward on zeros of one image."""
     name = str(dtype).removeprefix("torch.")
     what = f"SDPA backend packed does not run on this node's {device.type} with {name}"
     if device.type != "cuda" and not jit_toolchain.interpreted():
@@ -88,7 +88,7 @@ def forward(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.library.custom_op("gpufeed::packed_attention_backward", mutates_args=())
 def backward(grad: torch.Tensor, qkv: torch.Tensor, out: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
-    """The gradient of qkv, contiguous."""
+    """Return the gradient of qkv, contiguous."""
     from gpufeed.native.attention.kernels import launch_backward
 
     return launch_backward(grad, qkv, out, sums)
@@ -115,7 +115,7 @@ def keep(ctx, inputs, output):
 
 
 def gradient(ctx, grad, _):
-    """The gradient of qkv from that of out."""
+    """Return the gradient of qkv from that of out."""
     return None if grad is None else torch.ops.gpufeed.packed_attention_backward(grad, *ctx.saved_tensors)
 
 

@@ -33,7 +33,7 @@ def tile(base, places, stride, LIMIT: tl.constexpr, WIDTH: tl.constexpr, FULL: t
 
 @triton.jit
 def put(base, places, stride, values, LIMIT: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
-    """Writes what `tile` would read."""
+    """Write what `tile` would read."""
     at = base + places[:, None] * stride + tl.arange(0, WIDTH)[None, :]
     if FULL:
         tl.store(at, values.to(base.dtype.element_ty))
@@ -230,7 +230,7 @@ def launch_backward(
     sums: torch.Tensor,
     chosen: Configuration | None = None,
 ) -> torch.Tensor:
-    """The gradient of qkv, contiguous (N, T, 3, H, d). grad (N, T, H, d); out, sums: of `forward`."""
+    """Return the gradient of qkv, contiguous (N, T, 3, H, d). grad (N, T, H, d); out, sums: of `forward`."""
     qkv, grad = in_rows(qkv), in_rows(grad)
     n, tokens, _, heads, width = qkv.shape
     dqkv = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
@@ -263,12 +263,12 @@ def unfit(tokens: int, tile: Tile) -> GpufeedError:
 
 
 def in_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor where the values of a head lie side by side, else a copy."""
+    """Return the tensor where the values of a head lie side by side, else a copy."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def strides(qkv: torch.Tensor) -> tuple[int, int, int, int]:
-    """Of an image, a token, q to k to v, and a head."""
+    """Return of an image, a token, q to k to v, and a head."""
     return qkv.stride()[:4]
 
 

@@ -29,7 +29,7 @@ class Tile:
     turned: bool = False
 
     def holds(self, tokens: int) -> bool:
-        """Whether all keys are one tile."""
+        """Return whether all keys are one tile."""
         return tokens <= self.columns
 
 
@@ -43,7 +43,7 @@ class Configuration:
 
 
 def split(width: int) -> Configuration:
-    """The kernels that go through the keys in tiles: right for every length."""
+    """Return the kernels that go through the keys in tiles: right for every length."""
     if width == 128:
         return Configuration(Tile(128, 64, 8, 2), Tile(32, 128, 8, 2), Tile(128, 64, 8, 2))
     return Configuration(Tile(128, 128, 8, 2), Tile(64, 128, 8, 2), Tile(128, 64, 8, 2))
@@ -87,5 +87,5 @@ BACKWARDS = {
 
 
 def choose(tokens: int, width: int) -> Configuration:
-    """The kernels for so many tokens (1 to MOST_TOKENS) in heads of a width of WIDTHS."""
+    """Return the kernels for so many tokens (1 to MOST_TOKENS) in heads of a width of WIDTHS."""
     return next(chosen for (most, of), chosen in CHOSEN.items() if of == width and tokens <= most)

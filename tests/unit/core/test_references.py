@@ -310,7 +310,7 @@ def test_what_does_not_run_is_a_sentence_and_what_runs_is_none():
 def test_whole_epochs_on_a_dataset_that_holds_nothing_out_are_refused(monkeypatch):
     monkeypatch.setattr(plan_plugins, "ask", lambda questions: {})
     wanted = config(dataset="my_data.py:Data", loader="dataloader_sync", batch_size=2)
-    with pytest.raises(GpufeedError, match=r"holds no image out[^$]*evaluation: {train: false}"):
+    with pytest.raises(GpufeedError, match=r"has no evaluation split[^$]*evaluation: {train: false}"):
         planned(wanted)
     wanted = config(dataset="my_data.py:Data", loader="dataloader_sync", batch_size=2, steps=4)
     (cell,) = planned(wanted).cells["tiny"].values()

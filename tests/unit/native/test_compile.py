@@ -164,7 +164,7 @@ def test_what_cannot_be_compiled_is_left_out():
         return impossible(Cell("e", "d", "dataloader_sync", compile=True, **axes))
 
     assert "the config says device mps" in why(device="mps")
-    assert "trainer fastai runs models as they are" in why(trainer="fastai")
+    assert "trainer fastai does not compile models" in why(trainer="fastai")
     assert why(device="cpu") is why() is why(cuda_graphs=True) is None
     with pytest.raises(Skip, match="this cell's device is mps"):
         jit_toolchain.require_compiler(torch.device("mps"))

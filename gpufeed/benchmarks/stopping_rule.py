@@ -14,8 +14,8 @@ def decide(records: Iterable[str | Path], within: float) -> dict[str, Any]:
 
     records: paths of all records so far, of which one counts for each repeat. within: as in Auto. The
     images/s of finished repeats count, not those of skipped, failed or resumed ones. A cell without any needs
-    no more, since more would not help. If several machines measured a cell, the one with most repeats counts,
-    since results of several machines are not one sample. low and high are None below six repeats.
+    no more, since more would not help. If several machines measured a cell, only the one with most repeats
+    counts. Below six repeats, low and high are None.
     """
     rates: dict[str, dict[tuple, list[float]]] = {}
     read = {path: Record.read(path) for path in map(Path, records)}

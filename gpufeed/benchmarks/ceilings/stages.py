@@ -68,7 +68,7 @@ def drain_epoch(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Draine
             raise GpufeedError(
                 f"{images} images from {type(loader).__name__} alone",
                 f"{expected}, each sample once",
-                "use another loader, and report this one",
+                "choose another loader and report this one",
             )
     return Drained(seconds, firsts)
 

@@ -49,7 +49,7 @@ def read_windows(crops: np.ndarray) -> ReadWindows:
     """Return the windows of crops of coordinate images, by a line fitted to their colours.
 
     crops: (n, rows, columns, 3), resized from windows of at least 16 pixels a side. From JPEGs of 256 to
-    1,024 pixels a side, the error of an edge is a sixth of a pixel (root mean square), at most half a pixel.
+    1,024 pixels a side, edges are off by a sixth of a pixel (root mean square), at most half a pixel.
     """
     red, blue = (crops[..., channel].mean(axis=1, dtype=np.float64) for channel in (0, 2))
     left, right = fitted((red - blue + LOW + HIGH) / 2)

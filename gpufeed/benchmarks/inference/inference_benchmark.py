@@ -135,7 +135,7 @@ def answer(cell: Cell, request: LoadRequest, rows: Sequence[Row], batch: int) ->
         raise GpufeedError(
             f"{sum(map(len, labels))} images from {cell.loader} in the evaluation",
             f"each of the {expected} of split {request.split!r} once",
-            "use another loader, and report this one",
+            "choose another loader and report this one",
         )
     return torch.cat(labels)
 

@@ -130,7 +130,7 @@ def test_without_a_compiler_the_cell_is_skipped_with_a_sentence(tmp_path, monkey
 
 def test_cxx_is_the_compiler_where_it_is_set(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
-    with pytest.raises(Skip, match=r"CXX is .*c\+\+, which is no program here"):
+    with pytest.raises(Skip, match=r"CXX is .*c\+\+, which is not a program here"):
         jit_toolchain.require_compiler(CPU)
     (tmp_path / "c++").write_text("#!/bin/sh\n")
     (tmp_path / "c++").chmod(0o755)

@@ -10,7 +10,7 @@ min_version("9.20")
 CONFIG = "config/config.yaml"
 
 
-# where the folder of the run has none (-s CLONE/Snakefile), that of the clone
+# the clone's, if the folder of the run has none (-s CLONE/Snakefile)
 configfile: CONFIG if Path(CONFIG).exists() else f"{workflow.current_basedir}/{CONFIG}"
 
 
@@ -38,7 +38,7 @@ rule all:
     default_target: True
     input:
         f"{RESULTS}/report.html",
-        # the page alone says nothing of them: `snakemake report` writes it before they are there
+        # the page does not imply them: `snakemake report` writes it at any time
         lambda wildcards: REPORT.parts_of(config["run"]),
         REPORT.comparisons(),
 
@@ -49,4 +49,4 @@ onstart:
 
 
 onerror:
-    print("Some jobs failed. What was measured is kept: `snakemake report` writes the report of it.")
+    print("Some jobs failed. Finished measurements are kept: `snakemake report` writes their report.")

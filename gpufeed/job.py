@@ -1,7 +1,7 @@
-"""What every script of the workflow does around its work: `run(snakemake, work)`.
+"""The wrapper around the work of every script of the workflow: `run(snakemake, work)`.
 
-A script imports nothing else of gpufeed at its top. What `work` imports may take seconds, and a job whose
-Snakemake has gone ends before that; worker processes import the script again, and may not need it.
+A script imports nothing else of gpufeed at its top. The imports of `work` may take seconds, and a job whose
+Snakemake has ended should stop before them. Worker processes import the script again, and may not need them.
 """
 
 import json
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from gpufeed.datasets.manifest import Manifest
     from gpufeed.training.runtime_context import Stores
 
-BEGAN_S = time.time()  # before what else is imported, so that a record tells the imports from the start
+BEGAN_S = time.time()  # before the other imports, so that a record can separate these from the start
 
 
 def run(snakemake: Any, work: Callable[["Job"], None], forks: bool = False, on_cores: bool = False) -> None:
-    """Do the work of a job, which ends with its Snakemake and logs to its file; status 1 if it fails.
+    """Run the work of a job: it logs to its file, ends with its Snakemake, and fails with status 1.
 
-    What `work` finds lacking on this node is no failure, but the status of the document that it keeps.
-    forks: `work` forks a process before which no thread may run, and calls Job.watch itself. on_cores: `work`
-    times a cell, and is kept on its cores.
+    What `work` finds missing on this node is not a failure, but becomes the status of its document. forks:
+    `work` forks a process, before which no thread may run, and then calls Job.watch itself. on_cores: `work`
+    times a cell, and is pinned to its cores.
     """
     from gpufeed.system import parent_watchdog
 
@@ -44,9 +44,9 @@ def run(snakemake: Any, work: Callable[["Job"], None], forks: bool = False, on_c
 
 
 class Job:
-    """A job of the workflow; `input`, `output`, `params` and all else of Snakemake's are attributes, too.
+    """A job of the workflow; Snakemake's `input`, `output`, `params` and so on are attributes too.
 
-    runs: says whether Snakemake still runs.
+    runs: returns whether Snakemake still runs.
     """
 
     def __init__(self, snakemake: Any, logger: "logging.Logger", runs: Callable[[], bool]):
@@ -57,7 +57,7 @@ class Job:
 
     @cached_property
     def cell(self) -> dict[str, Any]:
-        """The planned cell, as Hydra composes it."""
+        """The planned cell, as Hydra would compose it."""
         from gpufeed.core.compose import planned_cell
 
         return planned_cell(self.snakemake)
@@ -71,7 +71,7 @@ class Job:
 
     @cached_property
     def stores(self) -> "Stores":
-        """What was built for the job's cell."""
+        """The stores that were built for the job's cell."""
         from gpufeed.training.runtime_context import Stores
 
         return Stores.of(self.input)
@@ -88,7 +88,7 @@ class Job:
 
     @property
     def tuning(self) -> str | None:
-        """The tuning of the cell; None where the cell says its settings."""
+        """The tuning of the cell; None if the cell has its settings."""
         return self.input.get("tuned") or None
 
     @property
@@ -100,7 +100,7 @@ class Job:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What every measurement is called with: who planned it, which attempt it is, threads of torch."""
+        """Arguments of every measurement: the planning node, the attempt, and threads of torch."""
         return {"planned_on": self.planned_on, "attempt": self.params.attempt, "threads": self.threads}
 
     @property
@@ -109,15 +109,15 @@ class Job:
         return Path(self.config["results"]) / "scratch"
 
     def watch(self) -> None:
-        """End this process as soon as its Snakemake has gone; for a job that forks, once it has."""
+        """End this process once its Snakemake has ended; for a job that forks, call this after the fork."""
         from gpufeed.system import parent_watchdog
 
         parent_watchdog.end_unless(self.runs)
 
     def take_gpus(self, count: int, device: str = "auto", share: bool = True) -> None:
-        """Wait until so many GPUs are free, and take them until the end of the job (system.gpu_locks.take).
+        """Wait until this many GPUs are free, and take them until the job ends (system.gpu_locks.take).
 
-        share: where several jobs run at once, this one keeps to its share of the cores.
+        share: if several jobs run at once, pin this one to its share of the cores.
         """
         from gpufeed.system import gpu_locks
 
@@ -125,10 +125,10 @@ class Job:
         gpu_locks.take(count, device, cores, shares, self.runs)
 
     def keep_on_cores(self) -> None:
-        """Keep this process and all that it starts on the `cores` of the cell, where it has any.
+        """Pin this process and all that it starts to the `cores` of the cell, if it has any.
 
-        To be called before an import that counts the cores, as torch does for its threads. A share of the
-        cores comes with the GPUs, so these are taken first.
+        Call this before an import that counts the cores, as torch does for its threads. GPUs are taken first,
+        since a share of the cores comes with them.
         """
         from gpufeed.system.cores import keep_on
 
@@ -151,10 +151,10 @@ class Job:
         what: str = "",
         said: Iterable[str] | None = None,
     ) -> None:
-        """Write down that the attempt has ended, then its document, and print what stopped it.
+        """Record that the attempt has ended, then write its document, and print what stopped it.
 
-        found: the document; write: of one that is plain data, without a method `write`. what: the work, for
-        the line on stderr; said: what comes behind it, where that is not the document's sentence.
+        found: the document; write: for one that is plain data, without a method `write`. what: the name of
+        the work on stderr; said: lines to print after it, if not the document's sentence.
         """
         from gpufeed.core import retry_policy
 
@@ -172,7 +172,7 @@ class Job:
             print(line, file=sys.stderr)
 
     def keep_json(self, found: Any) -> None:
-        """Write the only output of the job, whole or not at all."""
+        """Write the only output of the job as JSON, whole or not at all."""
         from gpufeed.core.file_writes import write_whole
 
         write_whole(self.output[0], json.dumps(found, indent=1) + "\n")

@@ -1,7 +1,7 @@
 """Models and Datasets by reference, and the process that tries references.
 
-`python -m gpufeed.plugins` reads questions (gpufeed.core.plan_plugins) from standard input and writes as many
-answers: {"made_for": ...}, or {"error": [found, expected, what to do]}. Code of others may print meanwhile.
+`python -m gpufeed.plugins` reads questions (gpufeed.core.plan_plugins) from standard input. It writes one
+answer each: {"made_for": ...}, or {"error": [found, expected, what to do]}. User code may print meanwhile.
 """
 
 import inspect
@@ -27,9 +27,9 @@ from gpufeed.core.errors import GpufeedError, first_line
 from gpufeed.core.references import nearest, resolve, split
 from gpufeed.core.registry import AUGMENTS, FILES
 
-IMAGES = 2  # of the batch that a model is tried with; batch normalisation wants more than one
-SIDE = 224  # where only the files of a dataset tell their size
-CLASSES = 10  # where only they tell how many
+IMAGES = 2  # of the batch that a model is tried with; batch normalisation needs more than one
+SIDE = 224  # of trial images, if only the files of a dataset tell their size
+CLASSES = 10  # of a trial, if only the files tell
 
 
 def make_model(
@@ -37,9 +37,8 @@ def make_model(
 ) -> nn.Module:
     """Return the untrained model that a reference names, on the CPU.
 
-    image_size: (height, width). Code of one's own gets both if it takes `num_classes` and `image_size`.
-    Raises GpufeedError for a name that torchvision does not know and for a wrong option, and what the import
-    raises.
+    image_size: (height, width). User code gets both if it takes `num_classes` and `image_size`. Raises
+    GpufeedError for an unknown name or a wrong option; errors of the import propagate.
     """
     library, name = split(reference)
     if library == "torchvision":
@@ -56,7 +55,7 @@ def make_model(
     model = called(make, {"num_classes": num_classes, **given}, options, reference)
     if not isinstance(model, nn.Module):
         raise GpufeedError(
-            f"{reference}, which gives {described(model)}",
+            f"{reference}, which returns {described(model)}",
             "a class of torch.nn.Module, or a function that returns one",
             "return the model from it",
         )
@@ -76,9 +75,9 @@ def known(reference: str, names: Iterable[str]) -> None:
 
 
 def called(make: Any, given: Mapping[str, Any], options: Mapping[str, Any], reference: str) -> Any:
-    """Return make(**given, **options), of `given` only what it takes by name; raise as `arguments`.
+    """Return make(**given, **options), with only those of `given` that it takes by name.
 
-    Raises GpufeedError where it raises.
+    Raises GpufeedError as `arguments` does, and if `make` raises.
     """
     mine = arguments(make, given, options, reference)
     try:
@@ -88,21 +87,21 @@ def called(make: Any, given: Mapping[str, Any], options: Mapping[str, Any], refe
     except Exception as error:
         raise GpufeedError(
             f"{reference} with {dict(options)}, which raises {type(error).__name__}: {first_line(error)}",
-            f"arguments that it runs with, of {inspect.signature(make)}",
-            "correct the options, or its code",
+            f"arguments that it accepts, of {inspect.signature(make)}",
+            "correct the options, or the code",
         ) from error
 
 
 def arguments(
     make: Any, given: Mapping[str, Any], options: Mapping[str, Any], reference: str
 ) -> dict[str, Any]:
-    """Return what of `given` something takes by name; raise GpufeedError if it is not called with `options`.
+    """Return the part of `given` that `make` takes by name.
 
-    That is for an option that it does not take, and for one that it wants.
+    Raises GpufeedError for an option that it does not take, and for a missing one.
     """
     if not callable(make):
         raise GpufeedError(
-            f"{reference}, which is {described(make)}", "a class or a function", "name one that makes it"
+            f"{reference}, which is {described(make)}", "a class or a function", "name one that returns it"
         )
     parameters = inspect.signature(make).parameters
     names = [
@@ -122,15 +121,15 @@ def arguments(
     for name in choices:
         if parameters[name].default is inspect.Parameter.empty and name not in options:
             raise GpufeedError(
-                f"no value for {name!r}, which {reference} asks for",
+                f"no value for {name!r}, which {reference} needs",
                 f"a default, or an option {name}=VALUE in the overrides of its cells",
-                f"give {name!r} one of the two",
+                f"add one of these for {name!r}",
             )
     return mine
 
 
 def described(value: object) -> str:
-    """Return in words what stands in a tensor's or a model's place."""
+    """Return in words what was found in place of a tensor or a model."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)} and type {str(value.dtype).removeprefix('torch.')}"
     return f"a {type(value).__name__}"
@@ -139,9 +138,9 @@ def described(value: object) -> str:
 def check_output(
     model: nn.Module, reference: str, classes: int, size: tuple[int, int], modes: Iterable[bool] = (False,)
 ) -> None:
-    """Raise GpufeedError unless a model gives (N, classes) for images of (height, width), in each mode.
+    """Raise GpufeedError unless a model returns (N, classes) for images of (height, width), in each mode.
 
-    modes: True for training, which draws random numbers. The model is left as it was.
+    modes: True for training, which draws random numbers. The model's mode is restored.
     """
     was, images = model.training, torch.zeros(IMAGES, 3, *size)
     of = f"{IMAGES} images of {size[0]} x {size[1]}"
@@ -153,15 +152,15 @@ def check_output(
         except Exception as error:
             raise GpufeedError(
                 f"{reference}, which raises {type(error).__name__} for {of}: {first_line(error)}",
-                "a model over float (N, 3, H, W), of images in that size",
-                "correct it, give it options for that size, or resize: recipe random_resized_crop brings "
-                "images to recipe.size, `resize` of a source to any size",
+                "a model for float (N, 3, H, W), with images of that size",
+                "correct it, give it options for that size, or resize: recipe random_resized_crop gives "
+                "images of recipe.size, `resize` of a source any size",
             ) from error
         if not isinstance(found, torch.Tensor) or found.shape != (IMAGES, classes):
             raise GpufeedError(
-                f"{reference}, which gives {described(found)} for {of}",
-                f"one tensor of shape ({IMAGES}, {classes}): a row an image, a column a class",
-                "let it take `num_classes`, and return the logits alone",
+                f"{reference}, which returns {described(found)} for {of}",
+                f"one tensor of shape ({IMAGES}, {classes}): a row per image, a column per class",
+                "let it take `num_classes`, and return only the logits",
             )
     model.train(was)
 
@@ -188,7 +187,7 @@ def made_for(reference: str) -> dict[str, Any] | None:
 
 
 def answer_model(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a model was made for, once it was made and has given logits."""
+    """Return what a model was made for, after it was built and has returned logits."""
     name, classes = asked["name"], asked["classes"] or CLASSES
     size = (SIDE, SIDE) if asked["size"] in ("own", None) else tuple(asked["size"])
     if (own := made_for(name)) and asked["size"] == "own":
@@ -200,7 +199,7 @@ def answer_model(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_dataset(reference: str, part: str, options: Mapping[str, Any]) -> Any:
-    """Return the Dataset that a reference names, of a split; each process has one of each."""
+    """Return the Dataset that a reference names, for a split; each process has one of each."""
     asked = {name: value for name, value in options.items() if name not in (EVALUATION, FILES)}
     asked |= options[EVALUATION] if part != "train" else {}
     return _open_dataset(reference, json.dumps(asked, sort_keys=True))
@@ -222,8 +221,8 @@ def _open_dataset(reference: str, options: str) -> Any:
 def sample(dataset: Any, index: int, state: int, reference: str) -> tuple[np.ndarray, int]:
     """Return the pixels of an item, uint8 (H, W, 3), and its label.
 
-    What it draws of random numbers of torch, NumPy and Python is a function of `state`. Raises GpufeedError
-    for an item that is no image with a label, and where it raises.
+    The random numbers that it draws from torch, NumPy and Python are a function of `state`. Raises
+    GpufeedError for an item that is not an image with a label, and if reading it raises.
     """
     try:
         with seeded(state):
@@ -244,12 +243,12 @@ def sample(dataset: Any, index: int, state: int, reference: str) -> tuple[np.nda
         raise GpufeedError(
             f"item {index} of {reference}: {' and '.join(kinds)} ({first_line(error)})",
             "(image, label): PIL image, uint8 tensor (3, H, W) or uint8 array (H, W, 3), and a whole number",
-            "leave ToTensor and Normalize out, which the cell's augment does",
+            "remove ToTensor and Normalize: the cell's augment does both",
         ) from error
 
 
 def pixels(image: Any) -> np.ndarray:
-    """Return an image as uint8 (H, W, 3); raise TypeError for what is none."""
+    """Return an image as uint8 (H, W, 3); raise TypeError for anything else."""
     if isinstance(image, Image.Image):
         return np.array(image.convert("RGB"))
     array = image.permute(1, 2, 0).numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
@@ -260,7 +259,7 @@ def pixels(image: Any) -> np.ndarray:
 
 @contextmanager
 def seeded(state: int) -> Iterator[None]:
-    """Seed torch, NumPy and Python; put them back behind the block, but in worker processes."""
+    """Seed torch, NumPy and Python, and restore their states after the block, except in worker processes."""
     kept = None
     if torch.utils.data.get_worker_info() is None:
         kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -289,25 +288,25 @@ def labels(dataset: Any, reference: str) -> list[int]:
 def files(dataset: Any, reference: str) -> list[tuple[Path, int]]:
     """Return (path, label) of all samples: the Dataset's `samples`, as torchvision's ImageFolder has them.
 
-    Raises GpufeedError where it has none, and for a file that is not there.
+    Raises GpufeedError if it has none, and for a missing file.
     """
     try:
         found = [(Path(path).expanduser(), operator.index(label)) for path, label in dataset.samples]
     except (AttributeError, TypeError, ValueError) as error:
         raise GpufeedError(
-            f"{reference} with `{FILES}`, whose `samples` are no files ({first_line(error)})",
+            f"{reference} with `{FILES}`, whose `samples` are not files ({first_line(error)})",
             "`samples`, a list of (path, label), as torchvision.datasets.ImageFolder has",
             f"give it `samples`, or leave `{FILES}` out of the source's options",
         ) from error
     for path, _ in found:
         if not path.is_file():
-            remedy = f"correct `samples` of {reference}, or mount what they lie on"
+            remedy = f"correct `samples` of {reference}, or mount their disk"
             raise GpufeedError(f"no file {path}", "files that can be read", remedy)
     return found
 
 
 def answer_dataset(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {}: the first and the last item of each split are an image and a label, or all are files."""
+    """Check the first and the last item of each split, or all files; return {}."""
     for part in ("train", "test")[: 1 + (EVALUATION in asked["options"])]:
         opened = open_dataset(asked["name"], part, asked["options"])
         if asked["options"].get(FILES):
@@ -318,13 +317,13 @@ def answer_dataset(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-LOADER, AUGMENT = "loaders.base.Loader", "augment.base.Augment"  # of gpufeed, in layers above this
+LOADER, AUGMENT = "loaders.base.Loader", "augment.base.Augment"  # by name: their layers are above this one
 
 
 def derived(reference: str, base: str, beside: str) -> type:
-    """Return the class that a reference names; raise GpufeedError if it is no class of `base`, or unfinished.
+    """Return the class that a reference names; raise GpufeedError if it is not a complete class of `base`.
 
-    beside: what stands beside the base, which most derive from.
+    beside: the class next to the base from which most derive.
     """
     made = resolve(reference)
     names = [f"{one.__module__}.{one.__qualname__}" for one in getattr(made, "__mro__", ())]
@@ -341,7 +340,7 @@ def derived(reference: str, base: str, beside: str) -> type:
 
 
 def answer_augment(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {}: it makes of uint8 images what a model takes, and runs where its entry says."""
+    """Check that an augment makes a model's input of uint8 images where its entry says; return {}."""
     name, planned = asked["name"], AUGMENTS[asked["name"]].where
     kind = derived(name, AUGMENT, "DeviceAugment")
     for option in asked["options"]:
@@ -352,7 +351,7 @@ def answer_augment(asked: Mapping[str, Any]) -> dict[str, Any]:
     if getattr(made, "where", None) != planned:
         raise GpufeedError(
             f"{name}, whose `where` is {getattr(made, 'where', None)!r}, and {planned!r} by its `entry`",
-            "the same in both: device (where there is no entry) or sample",
+            "the same in both: device (the default) or sample",
             f'write entry = {{"where": "sample"}} into it, or where = "{planned}"',
         )
     images = torch.full((IMAGES, 32, 32, 3), 128, dtype=torch.uint8)
@@ -366,7 +365,7 @@ def answer_augment(asked: Mapping[str, Any]) -> dict[str, Any]:
         found = f"{type(error).__name__}: {first_line(error)}"
     if not isinstance(found, torch.Tensor) or found.shape != expected or not found.is_floating_point():
         raise GpufeedError(
-            f"{name}, which gives {found if isinstance(found, str) else described(found)} for "
+            f"{name}, which returns {found if isinstance(found, str) else described(found)} for "
             f"{described(given[0])}",
             f"normalised pixels, a float tensor of shape {expected}",
             "end it with self.normalise(images)" if planned == "device" else "put the channels first",
@@ -375,7 +374,7 @@ def answer_augment(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer_loader(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {}: the equivalence check says the rest of a loader that can be made."""
+    """Check that a loader can be built, and return {}; the equivalence check tests the rest."""
     name, made = asked["name"], derived(asked["name"], LOADER, "OrderedLoader")
     arguments(made, dict.fromkeys(list(inspect.signature(made).parameters)[:1]), asked["options"], name)
     return {}
@@ -390,7 +389,7 @@ ANSWERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to a question; whatever the code in question raises is an error in words."""
+    """Return the answer to a question; any exception of the code in question becomes an error in words."""
     try:
         return ANSWERS[asked["kind"]](asked)
     except GpufeedError as error:
@@ -400,13 +399,13 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": [f"{asked['name']}: {error}", f"the package {error.name}", remedy]}
     except BaseException as error:  # SystemExit of a script without a main guard, too
         found = f"{asked['name']}, which raises {type(error).__name__}: {first_line(error)}"
-        return {"error": [found, "code that can be imported", "correct it; a script wants a main guard"]}
+        return {"error": [found, "code that can be imported", "correct it; a script needs a main guard"]}
 
 
 def main() -> None:
-    """Answer the questions of standard input."""
+    """Answer the questions on standard input."""
     out = os.dup(1)
-    os.dup2(2, 1)  # what code of others prints
+    os.dup2(2, 1)  # what user code prints goes to stderr
     answers = [answer(asked) for asked in json.load(sys.stdin)]
     with open(out, "w", encoding="utf-8") as file:
         json.dump(answers, file)

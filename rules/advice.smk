@@ -1,4 +1,4 @@
-# Every cell of an experiment with `advice`, probed for seconds -> predicted rates -> which cells are measured.
+# Cells of an experiment with `advice` -> probes of seconds -> predicted rates -> the cells to measure.
 
 
 rule probe_cell:

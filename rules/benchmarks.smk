@@ -1,7 +1,7 @@
-# What experiments measure beside their cells: ceilings, decoders, builds of caches, kernels.
+# What experiments measure besides cells: ceilings, decoders, builds of caches, kernels.
 
 
-# One cell through one prepared step, with its loader and without -> its ceilings; a table and a figure of all.
+# One cell with one prepared step, with its loader and without -> its ceilings -> a table and a figure of all.
 rule measure_ceilings:
     input:
         unpack(DATASETS.needs_as_tuned),
@@ -53,7 +53,7 @@ rule plot_ceilings:
         "../workflow/scripts/plot_ceilings.py"
 
 
-# One decoder, one process, every image size, core count, batch size and page cache -> one sweep.
+# One decoder in one process, for every image size, core count, batch size and page cache -> one sweep.
 rule measure_decoder:
     input:
         unpack(BENCHMARKS.manifests_of_sweep),

@@ -1,4 +1,4 @@
-# The plan, the objects whose methods the rules ask, and the constraints on wildcards.
+# The plan, the objects whose methods the rules use, and the constraints on wildcards.
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 ROOT = Path(str(workflow.current_basedir)).parent
-sys.path.insert(0, str(ROOT))  # gpufeed is beside the Snakefile
+sys.path.insert(0, str(ROOT))  # gpufeed lies beside the Snakefile
 
 from snakemake.logging import logger
 
@@ -34,7 +34,7 @@ from gpufeed.workflow.run import Run
 
 try:
     if workflow.is_main_process:
-        check_files(workflow.configfiles)  # of two keys Snakemake keeps the last
+        check_files(workflow.configfiles)  # Snakemake ignores duplicate keys
         check_run_folder(Path.cwd(), ROOT)
     PLAN = planned(config)
     settle_folders(config)
@@ -42,7 +42,7 @@ except GpufeedError as error:
     raise WorkflowError(f"nothing can be planned\n{error}")
 
 announce_planning_node(planning=workflow.is_main_process)
-# Slurm sends SIGTERM to all processes of a job: the shell waits for the program, which may have a state to keep
+# Slurm sends SIGTERM to all processes of a job: the shell must wait for the program, which may save its state
 shell.prefix(f"set -euo pipefail; trap : TERM; {handed_down()}; ")
 
 RESULTS = config["results"]

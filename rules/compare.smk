@@ -1,4 +1,4 @@
-# Records, against those of the folder `baseline` -> which cells became slower.
+# Records, compared with those of the folder `baseline` -> which cells became slower.
 
 
 rule compare:

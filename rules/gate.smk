@@ -1,4 +1,4 @@
-# A loader with one setting on a dataset, held against the files decoded by Pillow -> the verdict that its cells wait for.
+# A loader with one setting, compared with the files decoded by Pillow -> the verdict that its cells wait for.
 
 
 rule gate:
@@ -29,7 +29,7 @@ rule gate:
         "../workflow/scripts/gate.py"
 
 
-# A cell with `settings: tuned` -> the fastest settings of its loader on this node, and the verdict on just these.
+# A cell with `settings: tuned` -> the fastest settings of its loader on this node, and the verdict on these.
 rule tune_cell:
     input:
         unpack(DATASETS.needs_of),

@@ -16,7 +16,7 @@ rule export_model:
         cpus_per_task=RESOURCES.cores_of_prediction,
     params:
         cell=RUN.identity_of,
-        # what is exported does not depend on the device
+        # the exported files do not depend on the device
         attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/exported.json", "cpu"),
         code=lambda wildcards: CODES.of("export_model", model=RUN.cell_of(wildcards).model),
     script:

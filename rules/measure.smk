@@ -1,4 +1,4 @@
-# One cell, one repeat, one fresh process -> one record. A repeat that is measured once more has a second one.
+# One repeat of one cell, in a fresh process -> its record; a repeat that was disturbed gets a second one.
 
 
 rule measure_cell:
@@ -27,8 +27,8 @@ rule measure_cell:
         "../workflow/scripts/measure_cell.py"
 
 
-# All repeats so far of an experiment -> which of them are measured once more, since other processes used the cores;
-# with `repeats: auto` then whether another block is needed. Snakemake adds both.
+# All repeats of an experiment so far -> those to measure once more, since other processes used the cores. With
+# `repeats: auto`, the next rule decides whether another block is needed. Snakemake adds both.
 checkpoint find_disturbed:
     input:
         lambda wildcards: REPEATS.first_records(wildcards.experiment, int(wildcards.repeats)),

@@ -1,4 +1,4 @@
-# A cell trained once more for its model -> the model, its evaluation with a confusion matrix, and predictions.
+# A cell -> a training for its model -> the model, its evaluation with a confusion matrix, and predictions.
 
 
 rule train_model:
@@ -83,7 +83,7 @@ rule predict:
         cpus_per_task=RESOURCES.cores_of_prediction,
         gpu=RUN.gpu_jobs,
     params:
-        # a prediction does not depend on the device, so that a node without a GPU may make it
+        # predictions do not depend on the device, so a node without a GPU may make them
         device=lambda wildcards: "auto" if config["device"] == "cuda" else config["device"],
         samples=MODELS.samples_of,
         code=lambda wildcards: CODES.of("predict", model=RUN.cell_of(wildcards).model, augment="none"),

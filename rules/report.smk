@@ -117,7 +117,7 @@ rule assemble_report:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        plan=REPORT.plan_info,  # asked when all is measured: repeats may have been added
+        plan=REPORT.plan_info,  # a function: repeats may have been added by then
         results=lambda wildcards, output: str(Path(output.report).parent),
         experiments=REPORT.scope_of,
         code=CODES.of_report("assemble_report"),
@@ -125,7 +125,7 @@ rule assemble_report:
         "../workflow/scripts/assemble_report.py"
 
 
-# `snakemake report`: from the records that exist; it has no input, so it starts no cell
+# `snakemake report`: a report of the existing records; without input, it starts no measurement
 rule report:
     log:
         f"{RESULTS}/logs/report.log",
@@ -141,7 +141,7 @@ rule report:
         "../workflow/scripts/report.py"
 
 
-for name in PLAN.cells:  # `snakemake pipelining` and its like
+for name in PLAN.cells:  # targets such as `snakemake pipelining`
 
     rule:
         name:

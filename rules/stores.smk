@@ -1,7 +1,7 @@
-# What loaders and models read beside the manifest: caches, strips, shards, FFCV files, and our kernels.
+# What loaders and models read besides the manifest: caches, strips, shards, FFCV files, and our kernels.
 
 
-# Manifest -> one uint8 tensor file of all its images.
+# Manifest -> one uint8 array file of all images.
 rule build_cache:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
@@ -29,7 +29,7 @@ rule build_cache:
         "../workflow/scripts/build_cache.py"
 
 
-# Manifest -> all its images with short sides of one length, end to end in one file, for crops of any sizes.
+# Manifest -> all images with one length of the short side, contiguous in one file, for crops of any size.
 rule build_scaled_cache:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
@@ -74,8 +74,8 @@ rule build_strips:
         "../workflow/scripts/build_strips.py"
 
 
-# Manifest -> its files in tar shards. The index alone is an output: it is written last, and shards that a build
-# which was stopped has finished stay beside it for the next one.
+# Manifest -> its files in tar shards. Only the index is an output: it is written last, so that finished shards of a
+# stopped build remain for the next one.
 rule build_shards:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
@@ -96,7 +96,7 @@ rule build_shards:
         "../workflow/scripts/build_shards.py"
 
 
-# Manifest -> its images in FFCV's format, and the sidecar that vouches for them.
+# Manifest -> its images in FFCV's format, and their sidecar.
 rule build_beton:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
@@ -133,7 +133,7 @@ rule build_extension:
         cpus_per_task=RESOURCES.cores_of_extension,
     params:
         cpu_alone=config["device"] == "cpu",
-        attempt=lambda wildcards: RUN.attempt_at(RUN.about_extension, "cpu"),  # a GPU or none: both may build all
+        attempt=lambda wildcards: RUN.attempt_at(RUN.about_extension, "cpu"),  # the same with or without a GPU
         code=CODES.of("build_extension", files=("native/csrc/**/*.*",)),
     script:
         "../workflow/scripts/build_extension.py"

@@ -1,1 +1,1 @@
-"""What is measured: cells end to end, equivalence, ceilings, decoders, builds, kernels, models in use."""
+"""The measurements: cells end to end, equivalence, ceilings, decoders, builds, kernels, kept models."""

@@ -1,4 +1,4 @@
-"""The document of a measurement of one cell, from its settings to the status of what was done."""
+"""The document of a measurement of one cell: its settings, its status and its results."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,11 +18,11 @@ def cell_document(
     attempt: int = 1,
     threads: int | None = None,
 ) -> dict[str, Any]:
-    """Return the fields that every document on a cell (Cell.asdict) begins with, and those of the work.
+    """Run work for a cell (Cell.asdict), and return its document.
 
-    work: what it returns is added; it may find the Place. nothing: its fields where it is stopped. What stops
-    it becomes status and sentence; an interrupt or SIGTERM leaves no document. threads: what torch may use on
-    the CPU, cut to the cores allowed; None leaves torch's choice.
+    work: returns the fields to add. nothing: their values if it is stopped, which sets status and sentence.
+    An interrupt or SIGTERM leaves no document. threads: what torch may use on the CPU, limited to the cores
+    allowed; None leaves torch's choice.
     """
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)

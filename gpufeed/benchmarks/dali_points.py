@@ -1,4 +1,4 @@
-"""DALI in the sweep: its own reader brings the files, as it does in DALI's loaders."""
+"""DALI in the sweep of decoders: its own reader reads the files, as in DALI's loaders."""
 
 from collections.abc import Iterator
 from itertools import cycle
@@ -14,9 +14,9 @@ from gpufeed.loaders.dali_reader import DEPTH, Planned, ReadingPipeline
 
 
 class DaliBulk(CallBulk):
-    """DALI reads and decodes; where DALI does not take every file, it is fed bytes as others are.
+    """DALI reads and decodes; if it does not take every file, it is fed bytes like other decoders.
 
-    A run goes on where the one before ended, and nothing of it is read before it begins.
+    A run continues where the previous one ended, and reads nothing before it begins.
     """
 
     def __init__(self, decoder: str, cores: int, device: torch.device):
@@ -32,7 +32,7 @@ class DaliBulk(CallBulk):
             batches = (np.arange(whole) % len(files.paths)).reshape(-1, files.batch_size)
             self.reading = ReadingPipeline(self.decoder.pipeline, files.paths, files.batch_size, self.device)
             self.reading.follow(Planned(0, ids) for ids in cycle(batches))
-            # the first call begins so many, whatever is allowed: a later run shall find none of them ready
+            # the first call always starts DEPTH batches: take them, so that later runs find none ready
             for _ in self._read_by_dali(DEPTH):
                 pass
 
@@ -43,7 +43,7 @@ class DaliBulk(CallBulk):
 
     def _read_by_dali(self, batches: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         self.reading.allow(batches)
-        on_cuda = self.device.type == "cuda"  # where DALI brings what it decoded, too
+        on_cuda = self.device.type == "cuda"  # DALI then delivers to the GPU
         for number in range(batches):
             try:
                 ids = self.reading.coming()
@@ -60,7 +60,7 @@ class DaliBulk(CallBulk):
             yield self.files.images(ids, flat if on_cuda else self.slots.deliver(number % SLOTS, size))
 
     def changed(self, found: str) -> GpufeedError:
-        """The error for files that have changed since `open`; later runs are fed with bytes."""
+        """Return the error for files that have changed since `open`; later runs are fed bytes."""
         self.reading = None
         return GpufeedError(
             f"{found}, from DALI's reader",

@@ -1,6 +1,6 @@
-"""The sweep of decoders: images a second of each over image sizes, cores, batch sizes and page caches.
+"""The sweep of decoders: images/s by image size, cores, batch size and page cache.
 
-Decoders alone, over the files of a dataset or over its strips.
+Decoders run alone, on the files of a dataset or on its strips.
 """
 
 import logging
@@ -38,11 +38,11 @@ STRIPS_SPLIT = "train"
 class StripsBulk(Bulk):
     """All strips of a dataset, and its files that fit into no strip.
 
-    These files count as fallen back, and so does a strip that the backend refuses.
+    These files count as fallen back, and so do strips that the backend refuses.
     """
 
     def __init__(self, cores: int, device: torch.device, backend: str | None = None):
-        """backend: of gpufeed.stores.strip_backends; None: the best for the device."""
+        """Keep the backend, of gpufeed.stores.strip_backends; None: the best for the device."""
         super().__init__(device)
         self.cores, self.backend, self.reader = cores, backend, None
 
@@ -91,9 +91,9 @@ class StripsBulk(Bulk):
             self.reader = None
 
 
-@cache  # once a process, which is once a sweep; an error is not kept
+@cache  # once per process, which is once per sweep; errors are not cached
 def verify_strips_once(manifest: Path, strips: Path) -> None:
-    """Raises GpufeedError unless every byte of the strip set is what its sidecar says."""
+    """Raise GpufeedError unless every byte of the strips matches their sidecar."""
     open_strips(strips, Manifest.read(manifest), verify=True)
 
 
@@ -103,9 +103,9 @@ log = logging.getLogger("gpufeed")
 
 @dataclass(frozen=True)
 class Stored:
-    """A dataset as the sweep uses it: up to `images` files of its training split, in a fixed random order.
+    """A dataset as the sweep uses it: up to `images` training files in a fixed random order.
 
-    sizes: (height, width) of each image as its file has it, int64 (files, 2).
+    sizes: (height, width) of each image file, int64 (files, 2).
     """
 
     manifest_path: Path
@@ -118,7 +118,7 @@ class Stored:
 
     @property
     def size(self) -> tuple[int, int] | tuple[None, None]:
-        """(height, width) of all images; None where they differ."""
+        """(height, width) if all images have one size, else (None, None)."""
         return tuple(self.sizes[0].tolist()) if (self.sizes == self.sizes[0]).all() else (None, None)
 
     def files(self, batch_size: int) -> Files:
@@ -127,7 +127,7 @@ class Stored:
 
 
 def stored(manifest_path: Path, strips: Path | None, most: int) -> Stored:
-    """Reads a manifest."""
+    """Return the dataset of a manifest."""
     manifest = Manifest.read(manifest_path)
     everyone = manifest.ids("train")
     ids = np.random.default_rng(0).permutation(everyone)[:most]
@@ -157,12 +157,12 @@ def measure_decoder(
     attempt: int = 1,
     threads: int | None = None,
 ) -> dict:
-    """The sweep of one decoder (gpufeed/core/schemas/sweep.schema.yaml).
+    """Return the sweep of one decoder (gpufeed/core/schemas/sweep.schema.yaml).
 
     settings: from `gpufeed.core.plan_decoding.settings`; manifests, strips: dataset -> manifest.parquet,
-    strips.bin. threads: cores of the job, of which no point has more; None for all that the node allows. What
-    the node lacks gives status `skipped`; a point that raises is failed, with a sentence, and the others go
-    on. An interrupt or SIGTERM leaves nothing.
+    strips.bin. threads: cores of the job, the most of any point; None for all that the node allows. If the
+    node lacks something, the status is `skipped`. A point that raises is failed, with a sentence, and the
+    others continue. An interrupt or SIGTERM leaves nothing.
     """
     keep_freed_blocks()
 
@@ -187,7 +187,7 @@ def measure_decoder(
 def run(
     decoder: str, settings: Mapping, sources: Mapping[str, Stored], device: torch.device, allowed: int
 ) -> dict:
-    """The fields of a sweep that is done; raises Skip, or GpufeedError if no point could be measured.
+    """Return the fields of a finished sweep; raise Skip, or GpufeedError if every point failed.
 
     allowed: the most cores of a point.
     """
@@ -227,7 +227,7 @@ def run(
 
 
 def how(decoder: str, device: torch.device) -> str:
-    """How the decoder uses cores; raises Skip for one that decodes on a GPU if the device is none."""
+    """Return how the decoder uses cores; raise Skip for a GPU decoder without a GPU."""
     if decoder in STRIP_SETS:
         on_gpu = device.type == "cuda" and STRIP_SETS[decoder] is None
         return "device" if on_gpu else "own threads"
@@ -241,7 +241,7 @@ def how(decoder: str, device: torch.device) -> str:
 
 
 class Bench:
-    """The bulk form of a decoder, made when first needed, and again after an error."""
+    """A decoder's bulk form, opened when first needed, and again after an error."""
 
     def __init__(self, decoder: str, cores: int, core_ids: list[int] | None, device: torch.device):
         self.decoder, self.cores, self.core_ids, self.device = decoder, cores, core_ids, device
@@ -249,7 +249,7 @@ class Bench:
         self.version: str | None = None
 
     def open(self, files: Files) -> Bulk:
-        """The bulk, ready for these files; raises Skip if the node lacks what the decoder needs."""
+        """Open the bulk for these files; raise Skip if the node lacks what the decoder needs."""
         if self.bulk is None:
             self.bulk = self._new()
         self.bulk.open(files)
@@ -266,7 +266,7 @@ class Bench:
         return open_bulk(self.decoder, self.cores, self.device, self.core_ids)
 
     def drop(self) -> None:
-        """Ends the bulk; the next point gets a new one."""
+        """Close the bulk; the next point opens a new one."""
         if self.bulk is not None:
             self.bulk.close()
             self.bulk = None
@@ -279,12 +279,12 @@ class Bench:
 
 
 class DeviceMemory:
-    """What other libraries than torch take of the GPU's memory from now on."""
+    """GPU memory that other libraries than torch have taken since the start."""
 
     def __init__(self, device: torch.device):
         self.device = device
         if device.type == "cuda":
-            torch.zeros(1, device=device)  # the context itself is no decoder's buffer
+            torch.zeros(1, device=device)  # so that the context does not count
             torch.cuda.synchronize(device)
             self.before = self._used()
 
@@ -293,14 +293,14 @@ class DeviceMemory:
         return total - free - torch.cuda.memory_reserved(self.device)
 
     def buffers_mib(self) -> float | None:
-        """MiB, 0 at the start; None without CUDA."""
+        """Return the memory in MiB, 0 at the start; None without CUDA."""
         return max(0, self._used() - self.before) / 2**20 if self.device.type == "cuda" else None
 
 
 def measure_point(
     bench: Bench, point: Point, source: Stored, settings: Mapping, memory: DeviceMemory
 ) -> dict:
-    """One point as the schema has it; an error makes it a failed point. Raises Skip only."""
+    """Return a point as in the schema; an error makes it a failed point. Raises only Skip."""
     height, width = source.size
     found = {
         **asdict(point),
@@ -332,7 +332,7 @@ def measure_point(
 
 
 def passes(bulk: Bulk, point: Point, source: Stored, settings: Mapping, memory: DeviceMemory) -> dict:
-    """Warms up, then times `rounds` passes; raises Refused if a cold page cache cannot be had."""
+    """Warm up, then time `rounds` passes; raise Refused if the page cache cannot be evicted."""
     cold, reads = point.cache == "cold", bulk.reads()
     if not cold:
         read_in(reads)
@@ -343,7 +343,7 @@ def passes(bulk: Bulk, point: Point, source: Stored, settings: Mapping, memory: 
         bulk.let_go()
         return make_cold(reads)
 
-    # a cold pass reads no file twice: the second time it would be warm
+    # a cold pass must not read a file twice
     most = max(1, source.images.count // point.batch_size) * point.batch_size if cold else None
     images = images_of_a_pass(bulk, point.batch_size, settings["seconds"], most, chill)
     before, counts, rates, shares, buffers = bulk.fell_back, [], [], [], []
@@ -364,9 +364,9 @@ def passes(bulk: Bulk, point: Point, source: Stored, settings: Mapping, memory: 
 
 
 def images_of_a_pass(bulk: Bulk, batch_size: int, seconds: float, most: int | None, chill) -> int:
-    """How many images, whole batches, take about `seconds`, by passes that grow from one batch.
+    """Return how many images, in whole batches, take about `seconds`, by passes that grow from one batch.
 
-    These passes are the warm-up. chill: called before each; most: no more images than that.
+    These passes are the warm-up. chill: called before each. most: the most images.
     """
     images, most = batch_size, math.inf if most is None else most
     while True:
@@ -379,7 +379,7 @@ def images_of_a_pass(bulk: Bulk, batch_size: int, seconds: float, most: int | No
 
 
 def timed(bulk: Bulk, images: int) -> tuple[int, float]:
-    """(images, seconds) of one pass, from the first open to the last image on the device."""
+    """Return (images, seconds) of one pass, from the first open to the last image on the device."""
     synchronise(bulk.device)
     start = time.perf_counter()
     count = sum(len(batch) for batch in bulk.run(images))
@@ -388,7 +388,7 @@ def timed(bulk: Bulk, images: int) -> tuple[int, float]:
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule measure_decoder, a gpufeed.job.Job."""
+    """Run rule measure_decoder. job: a gpufeed.job.Job."""
     job.take_gpus(1, job.params.device, share=False)
     job.load_extension()
     names, settings, strips = job.wildcards, job.params.settings, job.input.get("strips") or []

@@ -1,4 +1,4 @@
-"""One repeat of one cell: train it, and put what happened into a record."""
+"""Measures one repeat of one cell: trains it, and writes the results into a record."""
 
 import itertools
 import resource
@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import psutil
-import torch._dynamo  # noqa: F401 (seconds, and the first optimiser would do it: so it counts as import)
+import torch._dynamo  # noqa: F401 (takes seconds; imported here so that it counts as import)
 
 from gpufeed.benchmarks.cell_document import cell_document
 from gpufeed.core.cells import Cell
@@ -33,13 +33,13 @@ from gpufeed.training.recorder import epoch_entry
 from gpufeed.training.runtime_context import Place, Stores
 
 COLUMNS = {"experiment": "string", "cell_id": "string", "repeat": "int64", **STEP_COLUMNS}
-OF_ONE_PROCESS = ("warmup", "steps", "throughput", "telemetry")  # null in a record of several
-SHOWN = 20  # quarantined files in a record; the log of prepare_dataset has them all
+OF_ONE_PROCESS = ("warmup", "steps", "throughput", "telemetry")  # null in the record of a resumed repeat
+SHOWN = 20  # quarantined files in a record; the log of prepare_dataset has all
 
 
 @dataclass
 class Outcome:
-    """What a cell that ran to its end adds to its record, and its rows of the steps table."""
+    """The fields that a finished cell adds to its record, and its rows of the steps table."""
 
     rows: list[dict]
     fields: dict[str, Any] = field(default_factory=dict)
@@ -62,22 +62,19 @@ def measure(
     tuning: Path | None = None,
     **built: Path | None,
 ) -> tuple[Record, pd.DataFrame]:
-    """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
+    """Run one repeat of a cell (Cell.asdict) and return its record and its steps.
 
-    threads: what torch may use on the CPU, cut to the cores allowed; None leaves torch's choice.
-    gate: the verdict on the cell's loader, without which nothing runs; None for a ceiling, which has none.
-    cache, built: what Stores may hold beside it.
-    telemetry: whether power, memory and the like are watched beside it.
-    began_s: time.time() at the top of the program that calls, before its imports, which count apart from
-    the start of the process; None where nobody took it.
-    least_s: seconds of steady state that are measured at least, beyond the planned end if need be.
-    scratch: a folder that all nodes see, for a cell on several.
-    checkpoints: where a training that was killed goes on from; who keeps the record removes them then. It
-    ends where it was planned to, whatever least_s: beyond that there is nothing that could be gone on with.
-    tuning: of the cell, whose settings it then has; None where the cell says them.
+    threads: what torch may use on the CPU, limited to the cores allowed; None leaves torch's choice. gate:
+    the verdict on the cell's loader, without which nothing runs; None for a ceiling. cache, built: stores, by
+    their names in Stores. telemetry: whether to watch power, memory and so on. began_s: time.time() at the
+    top of the calling program, so that imports count separately; None if unknown. least_s: the minimum
+    seconds of steady state, beyond the planned end if needed. scratch: a folder that all nodes see, for a
+    cell on several. checkpoints: from which a killed training resumes; the caller removes them. With them,
+    the training ends as planned whatever least_s is. tuning: of the cell, whose settings it then has; None if
+    the cell has its settings.
 
-    What the node lacks gives status `skipped`, an error gives `failed`, both with a sentence; the
-    steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
+    If the node lacks something, the status is `skipped`; an error gives `failed`. Both have a sentence, and
+    the steps (columns COLUMNS) are empty. An interrupt or SIGTERM leaves no record.
     """
     called, starts = time.perf_counter(), start_up(began_s)
     stores = Stores(**{name: path and Path(path) for name, path in {"cache": cache, **built}.items()})
@@ -100,10 +97,10 @@ def measure(
 
 
 def start_up(began_s: float | None) -> dict[str, float]:
-    """The `phases` of a record up to now: start_to_ready_s and, if began_s is known, its two parts.
+    """Return the `phases` of a record so far: start_to_ready_s and, if began_s is known, its two parts.
 
     began_s: as in measure. The start of the process is known to about 10 ms, a tick of the kernel's clock.
-    What it waited for its GPU is in none of them.
+    Waiting for a GPU is not included.
     """
     born_s, now_s = psutil.Process().create_time(), time.time()
     ready_s = max(0.0, now_s - born_s - gpu_locks.waited_s())
@@ -123,7 +120,7 @@ def run(
     starts: dict[str, float],
     asked: dict[str, Any],
 ) -> Outcome:
-    """Sets a cell up, trains, evaluates; raises Skip or any error that stops it.
+    """Set a cell up, train and evaluate it; raise Skip or the error that stops it.
 
     starts: the phases of the record so far (see start_up). asked: telemetry, least_s, scratch and
     checkpoints, as in train.
@@ -155,7 +152,7 @@ def run(
 
 
 def dataset_facts(request: LoadRequest, stores: Stores) -> dict[str, Any]:
-    """The field dataset of a record."""
+    """Return the field `dataset` of a record."""
     manifest, (height, width) = request.manifest, request.image_size
     broken = manifest.info.quarantined
     store = store_in(stores)
@@ -172,7 +169,7 @@ def dataset_facts(request: LoadRequest, stores: Stores) -> dict[str, Any]:
 
 
 def statistics(result: TrainResult, batches_in_epoch: int, ahead: int = 0) -> dict[str, Any]:
-    """The fields warmup, steps and throughput of a record, of all that was measured."""
+    """Return the fields warmup, steps and throughput of a record."""
     left_out = warmup(result.epochs, batches_in_epoch, ahead)
     counted = result.steps[left_out["steps"] :]
     return {
@@ -183,9 +180,9 @@ def statistics(result: TrainResult, batches_in_epoch: int, ahead: int = 0) -> di
 
 
 def epochs_as_planned(cell: Cell, result: TrainResult) -> list[dict]:
-    """The field epochs of a record: what was trained beyond the planned end is no part of what was learnt.
+    """Return the field `epochs` of a record, without training beyond the planned end.
 
-    A run of `steps` ends where these do, be it within an epoch.
+    With `steps`, the last epoch may be incomplete.
     """
     if cell.steps is None:
         return result.epochs[: cell.epochs]
@@ -194,9 +191,9 @@ def epochs_as_planned(cell: Cell, result: TrainResult) -> list[dict]:
 
 
 def accuracy_of(cell: Cell, trained: Trained, precision: str) -> tuple[dict | None, float | None]:
-    """(accuracy, seconds) on the evaluation split, through the same loader and augment `none`.
+    """Return (accuracy, seconds) on the evaluation split, through the same loader and augment `none`.
 
-    It is that of the last epoch that was planned, too. (None, None) where it means nothing.
+    The accuracy is also added to the last planned epoch. (None, None) if the cell is not evaluated.
     """
     if not is_judged(cell):
         return None, None
@@ -207,27 +204,27 @@ def accuracy_of(cell: Cell, trained: Trained, precision: str) -> tuple[dict | No
 
 
 def steps_table(record: Record, rows: list[dict]) -> pd.DataFrame:
-    """The steps with the columns COLUMNS, which an empty table has too."""
+    """Return the steps with the columns COLUMNS, also if there are none."""
     own = {"experiment": record.experiment, "cell_id": record.cell_id, "repeat": record.repeat}
     table = pd.DataFrame([{**own, **row} for row in rows], columns=list(COLUMNS))
     return table.astype(COLUMNS)
 
 
 def peak_host_mib() -> float:
-    """Largest resident set of this process so far, in MiB."""
+    """Return the largest resident set of this process so far, in MiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB on Linux
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes on macOS, KiB on Linux
 
 
 def for_job(job: Any) -> Record:
-    """Do the work of rule measure_cell, a gpufeed.job.Job, and return the record.
+    """Run rule measure_cell, and return the record. job: a gpufeed.job.Job.
 
-    The steps are written first: the record vouches for both.
+    The steps are written first, so that a record implies both.
     """
     job.take_gpus(job.cell["devices"], job.cell["device"])
     results, name = Path(job.config["results"]), job.wildcards
     place = (name.experiment, name.cell, name.repeat)
-    # from the config and not from params: neither this nor telemetry changes what is timed
+    # from the config, not from params: neither this nor telemetry changes the measurement
     resumes = job.config["experiments"][name.experiment].get("resume", False)
     block = block_of(job.config, name.experiment, job.cell)
     shown = printed(f"{words(block)}, repeat {job.params.repeat + 1}") if block else nullcontext()

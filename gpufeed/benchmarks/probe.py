@@ -1,4 +1,4 @@
-"""A probe of a cell: its training and its input for seconds, each alone and together, and what they take."""
+"""A probe of a cell: seconds of its training and its input, each alone and together, and what they use."""
 
 import logging
 import math
@@ -42,13 +42,13 @@ from gpufeed.training.smaller_batch import fitting
 
 log = logging.getLogger("gpufeed")
 ROUNDS = 6  # of each pass: the fewest that have an interval
-STARTS = 3  # epochs that the input's rounds are spread over, each with a start of its own
-ROUND_S = 0.5  # a round lasts at least
-TOGETHER_S = 3.0  # of training on the loader, behind its first batches
-HOST_STEPS = 3  # few enough for the queue of a GPU
+STARTS = 3  # epochs that the input's rounds are spread over, each with its own start
+ROUND_S = 0.5  # minimum of a round
+TOGETHER_S = 3.0  # of training on the loader, after its first batches
+HOST_STEPS = 3  # few enough for a GPU's queue
 SAMPLE_S = 0.1
-REST_S, RESTS = 10.0, 0.2  # at most so long until workers rest, which is: take so much of a core
-BEHIND_S = 0.3  # NVML's utilisation is that of an interval which began before
+REST_S, RESTS = 10.0, 0.2  # time limit for workers to become idle; share of a core that counts as idle
+BEHIND_S = 0.3  # delay of NVML's utilisation
 SHM, MIB = "/dev/shm", 2**20
 NO_START = {"first_batch_s": 0.0, "lead_s": 0.0, "lead_images": 0}
 PASSES = ("compute", "input", "together")
@@ -64,7 +64,7 @@ def probe(cell: dict, manifest: str | Path, stores: Stores, planned_on: str, **a
 
 
 def probed(cell: Cell, manifest: Path, stores: Stores, place: Place) -> dict[str, Any]:
-    """What a finished probe adds to its document; raises Skip or what stops it."""
+    """Return the fields of a finished probe; raise Skip or the error that stops it."""
     free = {"host_free_mib": free_host_bytes() / MIB, "shm_free_mib": shm_mib("free")}
     held_mib = shared_out_mib(tree(os.getpid()))
 
@@ -81,7 +81,7 @@ def probed(cell: Cell, manifest: Path, stores: Stores, place: Place) -> dict[str
 
 
 def of_ready(ready: Ready, ahead: int) -> dict[str, Any]:
-    """The passes of a cell that is set up. ahead: batches that come almost at once in the beginning."""
+    """Return the passes of a cell that is set up. ahead: batches that arrive almost at once at the start."""
     loader, bench, device = ready.loader, Bench(ready.trainer), ready.request.device
     read_in_some(loader.files())
     batch = first_batches(loader, ahead + 1)  # workers start, memory is allocated
@@ -116,10 +116,10 @@ def compute_round(bench: Bench, replayed: Loader) -> dict[str, float]:
 
 
 def together(bench: Bench, loader: Loader, ahead: int) -> dict[str, Any]:
-    """Train on the loader as a measurement does, for TOGETHER_S; the rest of its last epoch is left."""
+    """Train on the loader as a measurement does, for TOGETHER_S, and skip the rest of its last epoch."""
     lead, batches = lead_of(loader, ahead), len(loader)
-    steps = lead + (ROUNDS if batches >= lead + ROUNDS else 2 * ROUNDS)  # so that ROUNDS lie behind leads
-    if loader.next_batch:  # one that keeps on was left within an epoch, and a training wants whole ones
+    steps = lead + (ROUNDS if batches >= lead + ROUNDS else 2 * ROUNDS)  # ROUNDS of them after the leads
+    if loader.next_batch:  # a loader that works between epochs is inside one; training needs a whole one
         begin_next_epoch(loader)
     rows = bench.train(loader, steps=steps, least_s=TOGETHER_S).steps
     to_next_epoch(loader)
@@ -127,12 +127,12 @@ def together(bench: Bench, loader: Loader, ahead: int) -> dict[str, Any]:
 
 
 def lead_of(loader: Loader, ahead: int) -> int:
-    """Return how many first batches of an epoch are no part of its steady state."""
+    """Return how many first batches of an epoch do not belong to its steady state."""
     return min(max(1, ahead), len(loader) // 2)
 
 
 def in_rounds(rows: Sequence[Mapping[str, Any]], lead: int, keeps_on: bool) -> dict[str, Any]:
-    """Cut steps (system.timing.STEP_COLUMNS) into ROUNDS rounds and what came before these in each epoch.
+    """Split steps (system.timing.STEP_COLUMNS) into ROUNDS rounds and the start of each epoch.
 
     keeps_on: of the loader, whose later epochs have no start.
     """
@@ -160,7 +160,7 @@ def seconds_of(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def host_s(trainer: PlainTrainer, batch: Batch, device: torch.device) -> float:
-    """Return the seconds an image for which a step keeps the host: all of it, or what queues it on a GPU."""
+    """Return the host's seconds per image of a step: all of it, or the time to queue it on a GPU."""
     seconds = []
     for _ in range(ROUNDS):
         synchronise(device)
@@ -174,7 +174,7 @@ def host_s(trainer: PlainTrainer, batch: Batch, device: torch.device) -> float:
 
 
 def first_batches(loader: Loader, count: int) -> Batch:
-    """Take so many batches of an epoch, of which the rest is left; return a copy of the first."""
+    """Take some batches of an epoch, skip the rest, and return a copy of the first."""
     found = None
     with closing(iter(loader)) as source:
         for number, batch in enumerate(source, 1):
@@ -186,7 +186,7 @@ def first_batches(loader: Loader, count: int) -> Batch:
 
 
 def to_next_epoch(loader: Loader) -> None:
-    """Let a loader that was left within an epoch begin the next one; one that keeps on is where it was."""
+    """Move a loader inside an epoch to the next one, unless it works between epochs."""
     if loader.next_batch and not loader.keeps_on:
         begin_next_epoch(loader)
 
@@ -196,10 +196,10 @@ def begin_next_epoch(loader: Loader) -> None:
 
 
 class InputPass:
-    """Epochs of an open loader without training, cut into ROUNDS rounds.
+    """Epochs of an open loader without training, split into ROUNDS rounds.
 
-    A round begins once the batches that were made ahead have been taken, and is as long as ROUND_S and one
-    batch of each worker. An epoch that is longer than its rounds is left.
+    A round begins once the prefetched batches have been taken. It takes at least ROUND_S, and one batch of
+    each worker. The rest of a longer epoch is skipped.
     """
 
     def __init__(self, loader: Loader, ahead: int):
@@ -208,16 +208,16 @@ class InputPass:
         self.every = max(1, loader.request.workers)
         self.rounds: list[dict[str, float]] = []
         self.starts: list[dict[str, float]] = []
-        self.open_images, self.open_s = 0, 0.0  # of the round that is not full yet
+        self.open_images, self.open_s = 0, 0.0  # of the unfinished round
         self.taken = Clocks(0.0, 0.0, 0.0)
-        self.counted = 0  # images that were made in that time
-        self.was_left = True  # the epoch before: within it batches were made ahead
+        self.counted = 0  # images loaded in that time
+        self.was_left = True  # the previous epoch was incomplete, so batches were prefetched
 
     def run(self) -> dict[str, Any]:
         while len(self.rounds) < ROUNDS:
             most = ROUNDS if self.loader.keeps_on else len(self.rounds) + ROUNDS // STARTS
             self.epoch(min(ROUNDS, most))
-        if self.loader.keeps_on:  # training overlaps its starts, but for the first one of all
+        if self.loader.keeps_on:  # training overlaps all starts but the first
             self.starts = [{**start, "first_batch_s": 0.0} for start in self.starts[1:]]
             self.starts = self.starts or [NO_START]
         return {
@@ -228,7 +228,7 @@ class InputPass:
         }
 
     def epoch(self, most: int) -> None:
-        """Take one epoch, or its part until there are so many rounds."""
+        """Take one epoch, or its part until there are `most` rounds."""
         reached, images, first_s, last = deque(), 0, 0.0, len(self.loader) - self.loader.next_batch
         left = None
         if self.was_left:
@@ -239,7 +239,7 @@ class InputPass:
         with closing(iter(self.loader)) as source:
             for number, batch in enumerate(source, 1):
                 wait_behind(reached, self.device, sleeping=True)
-                images += len(batch.images)  # gathered, if they were not yet
+                images += len(batch.images)  # gathers deferred rows
                 if number == 1:
                     first_s = time.perf_counter() - begin.wall_s
                 if number == self.lead:
@@ -254,11 +254,11 @@ class InputPass:
                 if number == last or self.open_s + time.perf_counter() - mark >= ROUND_S:
                     mark = self.cut(mark)
                     if len(self.rounds) >= most and number < last:
-                        left = clocks()  # the end of workers that serve one epoch takes time, too
+                        left = clocks()  # before workers that serve one epoch are shut down
                         break
         parts = {"first_batch_s": first_s, "lead_s": behind.wall_s - begin.wall_s, "lead_images": lead}
         self.starts.append(parts)
-        # what was made ahead belongs to an epoch that was taken whole; of others the rounds count alone
+        # a complete epoch includes its prefetched batches; of others only the rounds count
         is_whole = images >= self.loader.share
         self.was_left = left is not None
         self.taken = self.taken.plus(left or clocks(), begin if is_whole else behind)
@@ -266,7 +266,7 @@ class InputPass:
         to_next_epoch(self.loader)
 
     def cut(self, mark: float) -> float:
-        """End a round here, if it is long enough; return the time from which the next one counts."""
+        """End the round here if it is long enough; return the time at which the next one starts."""
         on_host(self.device)
         end = time.perf_counter()
         self.open_s += end - mark
@@ -277,7 +277,7 @@ class InputPass:
 
 
 def at_rest() -> None:
-    """Wait until worker processes have made the batches ahead that an epoch left behind."""
+    """Wait until worker processes are idle: an incomplete epoch leaves them prefetching."""
     end, before = time.perf_counter() + REST_S, of_workers_s()
     while time.perf_counter() < end:
         time.sleep(SAMPLE_S)
@@ -288,12 +288,12 @@ def at_rest() -> None:
 
 
 def of_workers_s() -> float:
-    """Return the CPU seconds of all processes that this one has started; to look takes some of its own."""
+    """Return the CPU seconds of all processes that this one has started."""
     return clocks().cpu_s - time.process_time()
 
 
 def on_host(device: torch.device) -> None:
-    """Wait for what the current stream was given, asleep: a thread that spins would count as the loader's."""
+    """Wait for the current stream without spinning, which would count as the loader's CPU time."""
     if device.type == "cuda":
         event = torch.cuda.Event(blocking=True)
         event.record(torch.cuda.current_stream(device))
@@ -302,14 +302,14 @@ def on_host(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class Clocks:
-    """Seconds: on the wall, of the CPUs for the process tree, and of a CPU for this thread."""
+    """Seconds: wall time, CPU time of the process tree, and CPU time of this thread."""
 
     wall_s: float
     cpu_s: float
     main_s: float
 
     def plus(self, end: "Clocks", begin: "Clocks") -> "Clocks":
-        """These and what has passed from `begin` to `end`."""
+        """Return these plus what has passed from `begin` to `end`."""
         names = ("wall_s", "cpu_s", "main_s")
         return Clocks(*(getattr(self, n) + getattr(end, n) - getattr(begin, n) for n in names))
 
@@ -320,7 +320,7 @@ def clocks() -> Clocks:
 
 
 class Meter:
-    """Within `with`: CPU seconds of the process tree, and samples of how busy a GPU was, as a share."""
+    """A context manager: CPU seconds of the process tree, and samples of the GPU's utilisation."""
 
     def __init__(self, device: torch.device):
         self.gpu, self.busy, self.over = Gpu(device), [], threading.Event()
@@ -352,14 +352,14 @@ def mean(values: list[float]) -> float | None:
 
 
 def shm_mib(part: str) -> float | None:
-    """MiB of the file system on which worker processes put their batches; None where there is none."""
+    """Return MiB of the file system where worker processes put their batches; None without it."""
     with suppress(OSError):
         return getattr(shutil.disk_usage(SHM), part) / MIB
     return None
 
 
 def memory(device: torch.device, held_mib: float, shm_before: float | None) -> dict[str, float | None]:
-    """What the cell holds at the end of its passes, in MiB, and what the device has.
+    """Return the memory that the cell holds after its passes, and the device's total, in MiB.
 
     held_mib: of the host, before the cell was set up.
     """
@@ -377,9 +377,9 @@ def memory(device: torch.device, held_mib: float, shm_before: float | None) -> d
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule probe_cell, a gpufeed.job.Job.
+    """Run rule probe_cell. job: a gpufeed.job.Job.
 
-    A library that kills its process leaves a document, too: advice waits for all probes.
+    A library that kills its process still leaves a document, since the advice waits for all probes.
     """
     job.take_gpus(job.cell["devices"], job.cell["device"])
     started_at = now()

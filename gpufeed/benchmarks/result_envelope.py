@@ -1,4 +1,4 @@
-"""What the documents of several benchmarks share: status and reason, and the fields that they begin with."""
+"""The fields that documents of several benchmarks begin with, and how errors become a status."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -24,11 +24,11 @@ def node_document(
     planned_on: str,
     attempt: int,
 ) -> dict[str, Any]:
-    """Return the document of work on a node that is about no cell: what is known of it, and what it found.
+    """Run work on a node that belongs to no cell, and return its document.
 
-    what: the log's word for the work. work: gets the device of that name, cpu where the node lacks it, and
+    what: the name of the work in the log. work: gets the device of that name, or cpu if the node lacks it;
     its fields are added. nothing: all other fields. A Skip gives status `skipped`, any other error `failed`,
-    with a sentence and nothing of the work. An interrupt or SIGTERM is not caught.
+    with a sentence. An interrupt or SIGTERM is not caught.
     """
     started_at, on = now(), torch.device("cpu")
     try:
@@ -53,7 +53,7 @@ def heading(
     planned_on: str,
     attempt: int,
 ) -> dict[str, Any]:
-    """Return the first fields of a document on work that ends now. started_at: as document.now gave it."""
+    """Return the first fields of a document on work that ends now. started_at: from document.now."""
     return {
         "schema_version": MODEL_VERSION,
         "experiment": cell.experiment,

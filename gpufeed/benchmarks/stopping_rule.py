@@ -1,4 +1,4 @@
-"""Whether an experiment has repeats enough: is the interval of every cell's median narrow?"""
+"""Decides whether an experiment has enough repeats, by the interval of every cell's median."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,13 +10,12 @@ from gpufeed.system.statistics import ENOUGH_FOR_INTERVAL, summarise
 
 
 def decide(records: Iterable[str | Path], within: float) -> dict[str, Any]:
-    """{"more": whether another block is needed, "cells": cell -> n, median, low, high, narrow}.
+    """Return {"more": whether another block is needed, "cells": cell -> n, median, low, high, narrow}.
 
-    records: the paths of all repeats so far, second records among them, of which one a repeat counts. within:
-    as in Auto. Images/s of finished repeats count; skipped and failed ones do not, nor do those that were
-    taken up again, which are no timings. A cell without any asks for nothing, since more would tell nothing.
-    Of a cell that several machines measured, the one with most repeats counts: they are never one sample. low
-    and high are None below six repeats.
+    records: paths of all records so far, of which one counts for each repeat. within: as in Auto. The
+    images/s of finished repeats count, not those of skipped, failed or resumed ones. A cell without any needs
+    no more, since more would not help. If several machines measured a cell, only the one with most repeats
+    counts. Below six repeats, low and high are None.
     """
     rates: dict[str, dict[tuple, list[float]]] = {}
     read = {path: Record.read(path) for path in map(Path, records)}
@@ -30,7 +29,7 @@ def decide(records: Iterable[str | Path], within: float) -> dict[str, Any]:
 
 
 def machine(record: Record) -> tuple[str, str, str, int]:
-    """What must be the same for repeats to share a row: hardware, stack, torch and the batch that fitted."""
+    """Return what repeats must share to form a sample: hardware, stack, torch and the batch size used."""
     environment, resolved = record.environment, record.resolved or {}
     device, batch_size = resolved.get("device"), resolved.get("batch_size", record.cell["batch_size"])
     gpu = environment["gpu"] if device == "cuda" else None
@@ -39,7 +38,7 @@ def machine(record: Record) -> tuple[str, str, str, int]:
 
 
 def interval_of(rates: list[float], within: float) -> dict[str, Any]:
-    """One cell's median and interval, and whether both ends are within that share of the median."""
+    """Return a cell's median and interval, and whether both ends are within this share of the median."""
     found = summarise(rates)
     n, median = found["n"], found["median"]
     low, high = found["ci95_low"], found["ci95_high"]

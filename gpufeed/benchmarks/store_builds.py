@@ -1,9 +1,9 @@
-"""How long a decoder takes to build caches of 1,000 images, of 200,000, and how much device memory it takes.
+"""How long a decoder takes to build caches of 1,000 to 200,000 images, and how much device memory it takes.
 
-One process a decoder, so that the memory of one is not counted for another. A round is a whole build as
-`gpufeed.stores.decoded_cache.build` does it, with a new decoder. Not in it: the start of Python,
-imports, the CUDA context, the first reading of the files (they are in the page cache) and the disk's own time
-to take the array (nobody waits for it here, as a real build does once at its end).
+Each decoder has its own process, so that memory is not attributed to another. A round is a whole build by
+`gpufeed.stores.decoded_cache.build` with a new decoder. It excludes the start of Python, imports, the CUDA
+context, and the first read of the files, which are in the page cache. It also excludes the disk's time to
+write the array, for which a real build waits once at its end.
 """
 
 import logging
@@ -30,11 +30,11 @@ from gpufeed.system.build_once import scratch_folder
 from gpufeed.system.host_memory import keep_freed_blocks
 
 SCHEMA_VERSION = 1
-STRIPS = "strips"  # builds from a strip set, which is made beforehand and timed apart
+STRIPS = "strips"  # builds from strips, which are made first and timed separately
 HEADER_BYTES = 128  # of a .npy file
 DOCUMENT = Document("build", "record of build times")
-LARGE = 20_000  # images; a set above it is built twice, others three times
-LOOK_S = 0.002  # how often the device is asked for its free memory: a call of a decoder takes longer
+LARGE = 20_000  # images; larger sets are built twice, others three times
+LOOK_S = 0.002  # interval of reading the device's free memory: a decoder's call takes longer
 
 log = logging.getLogger("gpufeed")
 
@@ -50,11 +50,11 @@ def measure_build(
     attempt: int = 1,
     threads: int = 1,
 ) -> dict[str, Any]:
-    """The builds (gpufeed/core/schemas/build.schema.yaml) of one decoder.
+    """Return the timed builds (gpufeed/core/schemas/build.schema.yaml) of one decoder.
 
-    What the node lacks gives status `skipped`, an error `failed`. folder: where the caches are written, one
-    at a time, and removed: in a folder with a name of its own, from which a run clears what a killed one
-    left. threads: cores of the job, of which cores_asked "one" uses one.
+    If the node lacks something, the status is `skipped`; an error gives `failed`. folder: for the caches,
+    which are built one at a time and removed. They are in a folder of their own, where a run also removes
+    what a killed one left. threads: cores of the job, of which cores_asked "one" uses one.
     """
     keep_freed_blocks()
     started_at = now()
@@ -68,7 +68,7 @@ def measure_build(
     except Exception as error:
         found = {"status": "failed", "sentence": one_line(error)}
         log.exception("the build failed")
-    # here, as decoding processes start faster from a process without torch, which rule build_cache has too
+    # here, since decoding processes start faster from a process without torch, as in rule build_cache
     import torch
 
     from gpufeed.system.environment import environment
@@ -94,7 +94,7 @@ def measure_build(
 
 
 def timed(manifest: Manifest, decoder_name: str, cores: int, counts: list[int], place: Path) -> dict:
-    """The fields that the builds of a decoder which can run have; raises Skip for one that cannot."""
+    """Return the fields of a decoder's builds; raise Skip if it cannot run."""
     before = used_mib() if on_device(decoder_name) else None
     if decoder_name != STRIPS:
         decoder(decoder_name, threads_of(decoder_name, cores))  # raises Skip before anything is prepared
@@ -131,19 +131,19 @@ def timed(manifest: Manifest, decoder_name: str, cores: int, counts: list[int], 
 
 
 def rounds_of(count: int) -> int:
-    """How often a set of so many images is built."""
+    """Return how often a set of this size is built."""
     return 3 if count <= LARGE else 2
 
 
 def repeats(manifest: Manifest, count: int) -> Manifest:
-    """A dataset of `count` samples: files in a random but fixed order, again and again if need be."""
+    """Return a dataset of `count` samples: files in a fixed random order, repeated if needed."""
     order = np.random.default_rng(0).permutation(len(manifest))
     table = manifest.table.iloc[np.resize(order, count)].reset_index(drop=True)
     return Manifest(manifest.root, manifest.info, table)
 
 
 def read_once(manifest: Manifest) -> None:
-    """Brings the files into the page cache."""
+    """Read the files into the page cache."""
     for path in dict.fromkeys(manifest.paths()):
         path.read_bytes()
 
@@ -152,18 +152,18 @@ def read_once(manifest: Manifest) -> None:
 def prepared(
     manifest: Manifest, decoder_name: str, cores: int, place: Path
 ) -> Iterator[tuple[Callable[[], CacheInfo], float | None]]:
-    """(what builds the cache once, in `place`, and seconds in which its strips were made before).
+    """Yield a function that builds the cache once in `place`, and the seconds to make its strips.
 
-    The seconds are None for a decoder that reads the files themselves.
+    The seconds are None for a decoder that reads the files.
     """
-    shutil.rmtree(place, ignore_errors=True)  # of the set before
+    shutil.rmtree(place, ignore_errors=True)  # of the previous set
     path = place / f"{decoder_name}.npy"
     if decoder_name != STRIPS:
         yield lambda: build(manifest, decoder_name, path, cores, durable=False), None
         return
     from gpufeed.stores.strips_build import build as build_strips
     from gpufeed.stores.strips_to_cache import build_from_strips
-    from gpufeed.system.devices import resolve_device  # here: a CPU decoder's processes do without torch
+    from gpufeed.system.devices import resolve_device  # here: a CPU decoder's processes need no torch
 
     strips, device, start = place / "strips/strips.bin", resolve_device("auto"), time.perf_counter()
     build_strips(manifest, strips, workers=cores)
@@ -172,7 +172,7 @@ def prepared(
 
 
 def timed_round(build_once: Callable[[], CacheInfo]) -> tuple[float, CacheInfo]:
-    """(seconds, sidecar) of one build with a new decoder."""
+    """Return (seconds, sidecar) of one build with a new decoder."""
     decoder.cache_clear()
     start = time.perf_counter()
     info = build_once()
@@ -180,7 +180,7 @@ def timed_round(build_once: Callable[[], CacheInfo]) -> tuple[float, CacheInfo]:
 
 
 def on_device(decoder_name: str) -> bool:
-    """Whether the decoder decodes on this node's GPU."""
+    """Return whether the decoder uses this node's GPU."""
     if decoder_name != STRIPS and DECODERS[decoder_name].device != "cuda":
         return False
     import torch
@@ -189,7 +189,7 @@ def on_device(decoder_name: str) -> bool:
 
 
 def used_mib() -> float:
-    """Device memory in use, by whomever, in MiB; makes the CUDA context if there is none yet."""
+    """Return the device memory in use by all processes, in MiB; create the CUDA context if needed."""
     import torch
 
     free, total = torch.cuda.mem_get_info()
@@ -198,16 +198,16 @@ def used_mib() -> float:
 
 @dataclass
 class Peak:
-    """The most device memory that was in use beyond what was before, in MiB; None if nobody looked."""
+    """The most device memory in use beyond what was used before, in MiB; None if unknown."""
 
     mib: float | None = None
 
 
 @contextmanager
 def peak_mib(before: float | None) -> Iterator[Peak]:
-    """Watches the device's memory in a thread while the block runs; before: in use at the start, or None.
+    """Watch the device's memory in a thread during the block; before: in use at the start, or None.
 
-    A watch and not the allocator's own account, since decoding libraries have allocators of their own.
+    Memory is sampled, since decoding libraries have their own allocators.
     """
     peak = Peak()
     if before is None:
@@ -232,7 +232,7 @@ def peak_mib(before: float | None) -> Iterator[Peak]:
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule measure_build, a gpufeed.job.Job."""
+    """Run rule measure_build. job: a gpufeed.job.Job."""
     job.take_gpus(takes_gpu(job.wildcards.decoder), share=False)
     job.load_extension()
     names, manifest = job.wildcards, job.input.manifest

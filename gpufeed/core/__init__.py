@@ -1,1 +1,1 @@
-"""What a run plans with: cells, config, schemas, registry, documents. No torch, no device."""
+"""Everything that planning a run needs: cells, config, schemas, registry, documents. No torch, no device."""

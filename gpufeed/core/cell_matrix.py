@@ -1,7 +1,7 @@
-"""The matrix of a config: its cells, experiment by experiment, and a sentence for every combination left out.
+"""The matrix of a config: the cells of each experiment, and why any combination was left out.
 
-Standard library only: the workflow imports this while it plans, on nodes that have nothing else.
-Nothing here looks at the node, so that a login node without a GPU plans the GPU's cells.
+Standard library only: the workflow imports this while it plans, on nodes that have nothing else. Nothing here
+looks at the node, so that a login node without a GPU plans the GPU's cells.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from gpufeed.core.repeats import Auto, read_auto
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Combinations of an experiment that cannot exist, and why."""
+    """Combinations of an experiment that cannot exist, and the reason."""
 
     experiment: str
     sentence: str
@@ -26,10 +26,10 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of every experiment that the config names, by experiment and cell id.
+    """The cells of every experiment in the config, by experiment and cell id.
 
-    repeats: of a cell, by experiment; the fewest of one in `auto`, which has more if its numbers need them.
-    blocks: experiment -> block -> the ids of its cells, of which another block may have some too.
+    repeats: of each cell, by experiment; the minimum for an experiment in `auto`. blocks: experiment -> block
+    -> cell ids; a cell may be in several blocks.
     """
 
     cells: dict[str, dict[str, Cell]]
@@ -42,7 +42,7 @@ class Plan:
         """Return the ids of the cells in the blocks that a part of an experiment names, without ceilings.
 
         part: `models`, `inference` or `ceilings`. A block whose cells are all impossible under this config
-        has none. Raises GpufeedError for a block that there is not, and for one that has ceilings only.
+        yields none. Raises GpufeedError for an unknown block, and for one that has only ceilings.
         """
         where, found = f"experiments.{experiment}.{part}.blocks", []
         for block in config["experiments"][experiment].get(part, {}).get("blocks", []):
@@ -60,24 +60,24 @@ class Plan:
 
     @property
     def most_repeats(self) -> int:
-        """The most that any cell may come to have."""
+        """The largest number of repeats that a cell can reach."""
         return max([*self.repeats.values(), *(auto.most for auto in self.auto.values())])
 
 
 def combinations(block: Mapping) -> Iterator[dict]:
-    """The cross product of a block's lists, as {axis: value}; a single value counts as a list of one."""
+    """Yield the cross product of a block's lists as {axis: value}; a single value is a list of one."""
     axes = {axis: (values if isinstance(values, list) else [values]) for axis, values in block.items()}
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
 
 
 def flat(overrides: Iterable[str | list[str]]) -> tuple[str, ...]:
-    """One value of the axis: a list among the overrides, as a YAML anchor makes it, is its entries."""
+    """Return the axis `overrides` as one flat tuple; a nested list, such as a YAML anchor, is unpacked."""
     return tuple(text for entry in overrides for text in ((entry,) if isinstance(entry, str) else entry))
 
 
 def check_names(axes: Mapping, where: str, datasets) -> None:
-    """Raises GpufeedError for a value that names nothing."""
+    """Raise GpufeedError for a value that is not among the choices of its axis."""
     choices = {
         "dataset": datasets,
         "loader": LOADERS,
@@ -103,7 +103,7 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
 
 
 def name_sources(config: Mapping) -> None:
-    """Make a source of each reference that a block has as its dataset, and let the block name that."""
+    """Add a source for each Dataset reference in a block, and replace the reference by that source's name."""
     for experiment in config["experiments"].values():
         for block in (experiment.get("common", {}), *experiment["blocks"].values()):
             given = block.get("dataset", [])
@@ -115,16 +115,16 @@ def name_sources(config: Mapping) -> None:
                 block["dataset"] = [short(name) for name in names]
 
 
-QUANTITY = ("limit", "copies", "times")  # keys of a source: how many of its images are used, and how often
+QUANTITY = ("limit", "copies", "times")  # keys of a source: how many images are used, and how often
 
 
 def quantity(source: Mapping) -> dict[str, int]:
-    """Return the QUANTITY of a source, those keys alone that it sets."""
+    """Return the QUANTITY keys that a source sets."""
     return {key: source[key] for key in QUANTITY if source.get(key) is not None}
 
 
 def source_options(config: Mapping, dataset: str) -> dict:
-    """The options of a source; one made of another takes the stand-in that `use_instead` names."""
+    """Return the options of a source; `of` names the stand-in where `use_instead` has one."""
     source = config["sources"][dataset]
     options = dict(source.get("options", {}))
     if source["layout"] in DERIVED:
@@ -133,9 +133,9 @@ def source_options(config: Mapping, dataset: str) -> dict:
 
 
 def content(config: Mapping, dataset: str) -> dict:
-    """What a dataset is made of: layout, checksums, options and quantity, not where its files come from.
+    """Return what identifies the images of a dataset: layout, checksums, options and quantity, without URLs.
 
-    One made of another dataset has that of the other too, so that other images are another cell.
+    A dataset made of another one includes the content of that one, so that other images give another cell.
     """
     source, options = config["sources"][dataset], source_options(config, dataset)
     files = {file["name"]: file["sha256"] for file in source.get("files", [])}
@@ -147,7 +147,9 @@ def content(config: Mapping, dataset: str) -> dict:
 
 
 def crossed(config: Mapping, name: str) -> Iterator[tuple[str, Cell]]:
-    """(block, cell) of all combinations of an experiment, impossible ones too; without hyper-parameters."""
+    """Yield (block, cell) for all combinations of an experiment, impossible ones too, without
+    hyper-parameters.
+    """
     experiment = config["experiments"][name]
     for block_name, block in experiment["blocks"].items():
         for axes in combinations({**experiment.get("common", {}), **block}):
@@ -160,10 +162,10 @@ def crossed(config: Mapping, name: str) -> Iterator[tuple[str, Cell]]:
 
 
 def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
-    """All cells of a checked config.
+    """Return the plan of a checked config.
 
-    compose: (a cell, where it stands in the config) -> its hyper-parameters. Raises GpufeedError
-    for a name that does not exist and for an experiment in `run` that is not defined.
+    compose: (cell, its place in the config) -> its hyper-parameters. Raises GpufeedError for an unknown name,
+    for an unknown experiment in `run`, and for an experiment without a possible cell.
     """
     experiments = config["experiments"]
     for name in config["run"]:
@@ -188,7 +190,7 @@ def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
             raise GpufeedError(
                 f"experiment {name!r} has no possible cell",
                 "at least one",
-                "see the sentences: "
+                "change its blocks: "
                 + "; ".join(sentence for (owner, sentence) in left_out if owner == name),
             )
     asked = {name: experiment.get("repeats", config["repeats"]) for name, experiment in experiments.items()}

@@ -1,7 +1,7 @@
-"""What a cell is, its name, and why one cannot exist.
+"""Cells: their settings, their ids, and why a combination cannot exist.
 
-Standard library only: the workflow imports this while it plans, on nodes that have nothing else.
-Nothing here looks at the node, so that a login node without a GPU plans the GPU's cells.
+Standard library only: the workflow imports this while it plans, on nodes that have nothing else. Nothing here
+looks at the node, so that a login node without a GPU plans the GPU's cells.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ from gpufeed.core.registry import AUGMENTS, LOADERS, MODELS, RECIPES, is_made
 PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16")
 SYNCHRONISE = ("epoch", "step")
 DEVICES = ("auto", "cuda", "mps", "cpu")
-TUNED = "tuned"  # value of `settings`: a job of its own finds workers, decoder and the like
+TUNED = "tuned"  # value of `settings`: a tuning job chooses workers, decoder and so on
 
 
-# Choices that came after results were published, and what a cell did before: with it, it keeps its name.
+# Fields added after results were published, with the value that keeps the published ids.
 LATER = (
     ("compile", False),
     ("devices", 1),
@@ -47,44 +47,44 @@ LATER = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of the matrix: what one repeat runs, whole. Two equal cells are one measurement."""
+    """One combination of the matrix, with all that one repeat runs. Equal cells are one measurement."""
 
     experiment: str
     dataset: str
     loader: str
     augment: str = "none"
-    recipe: str = "crop_flip"  # what happens to pixels after decoding; crop_flip: what the augment does
-    decoder: str = "pillow"  # of loaders whose worker processes have a choice
-    hw_decoder_load: float | None = None  # share of the files for a GPU's JPEG engines; None: by their size
+    recipe: str = "crop_flip"  # of the pixels after decoding; crop_flip: left to the augment
+    decoder: str = "pillow"  # for loaders whose workers can use several
+    hw_decoder_load: float | None = None  # share of files for the GPU's JPEG engines; None: by size
     model: str = "simple_cnn"
     trainer: str = "plain"
     precision: str = "auto"
     batch_size: int = 128
-    smallest_batch_size: int | None = None  # down to which it is halved where memory runs out; None: never
-    workers: int | str = 0  # auto: as many as the cores that its process may use
+    smallest_batch_size: int | None = None  # halved down to this when memory runs out; None: never
+    workers: int | str = 0  # auto: one for each core that its process may use
     prefetch_factor: int | None = None  # batches each worker prepares ahead; None without workers
     pin_memory: bool = True
     persistent_workers: bool = False
-    settings: str | None = None  # tuned: of the loader, found on the node; None: as the cell has them
+    settings: str | None = None  # tuned: chosen for the loader on its node; None: as given
     channels_last: bool = True
-    cuda_graphs: bool | str = False  # auto: where the device has them
+    cuda_graphs: bool | str = False  # auto: if the device supports them
     compile: bool = False
     # when the host waits for the device: once an epoch, or after each phase of a step
     synchronise: str = "epoch"
     epochs: int = 1
-    steps: int | None = None  # stop after so many batches, going on into further epochs if need be
+    steps: int | None = None  # stop after this many batches, over several epochs if needed
     device: str = "auto"
-    devices: int = 1  # of each node: each trains on batches of its own, of batch_size
-    nodes: int = 1  # of a job of Slurm
-    cores: int | None = None  # CPUs that all its processes are kept on; None: all that the job may use
+    devices: int = 1  # of each node; each trains on its own batches of batch_size
+    nodes: int = 1  # of a Slurm job
+    cores: int | None = None  # CPUs that all its processes are pinned to; None: all of the job
     seed: int = 0
     overrides: tuple[str, ...] = ()  # "model.stem=cifar": changes to config/hydra for this cell
-    source: dict = field(default_factory=dict, hash=False)  # what the dataset is made of (see `content`)
+    source: dict = field(default_factory=dict, hash=False)  # cell_matrix.content
     # composed: {"model": ..., "trainer": ..., "augment": ...}; "recipe" of one with options
     hyper: dict = field(default_factory=dict, hash=False)
 
     def asdict(self) -> dict:
-        """A copy of all fields as plain values."""
+        """Return a copy of all fields as plain values."""
         fields = {name: getattr(self, name) for name in FIELDS}
         return fields | {
             "overrides": list(self.overrides),
@@ -92,22 +92,22 @@ class Cell:
         }
 
     def identity(self) -> dict:
-        """What the digest in `id` is of: all but the LATER choices that leave things as they were."""
+        """Return what the digest in `id` covers: all fields, without LATER fields at their old value."""
         return without_later(self.asdict())
 
     @property
     def ranks(self) -> int:
-        """Processes that train, one for each device of each node."""
+        """Training processes: one for each device of each node."""
         return self.nodes * self.devices
 
     @property
     def cores_wanted(self) -> int:
-        """CPUs that a job of the cell needs at least, as far as the plan says; 0 where any number will do."""
+        """CPUs that a job of the cell needs at least; 0 if any number will do."""
         return self.cores or (0 if self.workers == "auto" else self.workers)
 
     @property
     def id(self) -> str:
-        """A name that a person can read, made unique by a digest of the whole cell."""
+        """A readable name, made unique by a digest of the whole cell."""
         return named(self.identity())
 
 
@@ -116,14 +116,14 @@ AXES = set(FIELDS) - {"experiment", "source", "hyper", "seed", "device"}
 
 
 def copied(value: Any) -> Any:
-    """A copy of plain values. dataclasses.asdict took more than half of the time of planning 4,000 cells."""
+    """Return a copy of plain values. (dataclasses.asdict took over half the time of planning 4,000 cells.)"""
     if isinstance(value, dict):
         return {key: copied(own) for key, own in value.items()}
     return [copied(own) for own in value] if isinstance(value, list) else value
 
 
 def without_later(settings: dict) -> dict:
-    """The same settings; LATER choices that leave things as they were are taken out of them."""
+    """Remove the LATER fields that have their old value from settings, and return these."""
     for *path, name, before in LATER:
         place = reduce(lambda within, key: within.get(key, {}), path, settings)
         if name in place and place[name] == before:
@@ -132,12 +132,12 @@ def without_later(settings: dict) -> dict:
 
 
 def cell_id(settings: Mapping) -> str:
-    """The name of the cell of a document. settings: Cell.asdict, of an older version too."""
+    """Return the id of the cell in a document. settings: Cell.asdict, of an older version too."""
     return named(without_later(copied(settings)))
 
 
 def named(identity: Mapping) -> str:
-    """`id` of the cell with this identity."""
+    """Return the id for an identity (Cell.identity)."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
     workers, trainer = identity["workers"], identity["trainer"]
     devices, nodes = (identity.get(axis, 1) for axis in ("devices", "nodes"))
@@ -167,12 +167,12 @@ def named(identity: Mapping) -> str:
 
 
 def impossible(cell: Cell) -> str | None:
-    """Why a cell cannot exist on any machine, as a sentence; None if it can."""
+    """Return why a cell cannot exist on any machine, as a sentence; None if it can."""
     loader = LOADERS[cell.loader]
     if sentence := without_place_for(cell.workers, cell.loader):
         return sentence
     if is_made(cell.source) and not loader.makes:
-        return f"{cell.loader} reads files or a store built from them, and {cell.dataset} has no image files"
+        return f"{cell.loader} needs image files, and {cell.dataset} has none"
     if loader.device == "cuda" and cell.device in ("cpu", "mps"):
         return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"
     if RECIPES[cell.recipe].of_loader and (sentence := without_windows(cell)):
@@ -180,9 +180,9 @@ def impossible(cell: Cell) -> str | None:
     if cell.decoder != "pillow" and cell.decoder not in loader.decoders:
         return f"{cell.loader} has no choice of decoder, so decoder must be pillow"
     if cell.hw_decoder_load is not None and not loader.engines:
-        return f"{cell.loader} leaves no file to a GPU's JPEG engines, so hw_decoder_load must be null"
+        return f"{cell.loader} does not use a GPU's JPEG engines, so hw_decoder_load must be null"
     if cell.source.get("resize") and not loader.resizes:
-        return f"{cell.loader} gives images the size of their files, and {cell.dataset} is to be resized"
+        return f"{cell.loader} does not resize images, and {cell.dataset} has `resize`"
     if not loader.has_place_for(cell.augment):
         return homeless(cell)
     if AUGMENTS[cell.augment].device == "cuda" and cell.device in ("cpu", "mps"):
@@ -190,22 +190,22 @@ def impossible(cell: Cell) -> str | None:
     if cell.cuda_graphs is True and cell.device in ("cpu", "mps"):
         return f"CUDA graphs need device cuda, and the config says {cell.device}"
     if cell.cuda_graphs and cell.synchronise == "step":
-        return "a CUDA graph is one launch, so synchronise must be 'epoch' with cuda_graphs"
+        return "a CUDA graph is launched as a whole, so synchronise must be 'epoch' with cuda_graphs"
     if cell.compile and cell.device == "mps":
         return "models are compiled for CUDA and the CPU, and the config says device mps"
     if cell.precision in ("tf32", "fp16") and cell.device == "cpu":
         return f"precision {cell.precision} needs a GPU, and the config says device cpu"
     if loader.anew and cell.persistent_workers:
-        return f"{cell.loader} starts its workers anew each epoch, so persistent_workers must be false"
+        return f"{cell.loader} starts new workers each epoch, so persistent_workers must be false"
     if loader.stays and not cell.persistent_workers:
         return f"{cell.loader} keeps its workers between epochs, so persistent_workers must be true"
     if cell.ranks > 1 and cell.trainer != "lightning":
         must = "devices" if cell.nodes == 1 else "devices and nodes"
         return f"trainer {cell.trainer} trains on one device, so {must} must be 1 (or the trainer lightning)"
     if cell.ranks > 1 and cell.device == "mps":
-        return "several devices are GPUs with CUDA, or processes on the CPU, and the config says device mps"
+        return "several devices must be CUDA GPUs or CPU processes, and the config says device mps"
     if cell.cores and cell.nodes > 1:
-        return "cores are chosen on the node that starts a training, so nodes must be 1 (or cores null)"
+        return "cores are pinned on the first node only, so nodes must be 1 (or cores null)"
     if cell.settings == TUNED and (sentence := untunable(cell)):
         return sentence
     if cell.trainer == "fastai":
@@ -216,7 +216,7 @@ def impossible(cell: Cell) -> str | None:
 
 
 def without_place_for(workers: int | str, loader: str) -> str | None:
-    """Return why a loader cannot have so many workers, as a sentence; None if it can."""
+    """Return why a loader cannot have this number of workers, as a sentence; None if it can."""
     if LOADERS[loader].workers == "never" and workers:
         return f"{loader} has no worker processes, so workers must be 0"
     if LOADERS[loader].workers == "required" and not workers:
@@ -225,7 +225,7 @@ def without_place_for(workers: int | str, loader: str) -> str | None:
 
 
 def tunable(loader: str) -> bool:
-    """Return whether a loader has settings that a tuner could choose: workers, or who decodes in them."""
+    """Return whether a tuner has anything to choose for a loader: workers, or the decoder in them."""
     entry = LOADERS[loader]
     return not entry.ceiling and (entry.workers != "never" or len(entry.decoders) > 1)
 
@@ -235,36 +235,36 @@ def untunable(cell: Cell) -> str | None:
     if not tunable(cell.loader):
         return f"{cell.loader} has no workers and no choice of decoder, so settings cannot be tuned"
     if cell.trainer != "plain" or cell.ranks > 1:
-        return "a tuning opens one loader after the other under the step of trainer plain on one device"
+        return "a tuning needs trainer plain on one device"
     if cell.hyper.get("trainer", {}).get("cold_files"):
-        return "a tuning reads files that are in the page cache, so trainer.cold_files must be false"
+        return "a tuning reads files from the page cache, so trainer.cold_files must be false"
     return None
 
 
 def without_windows(cell: Cell) -> str | None:
-    """Return why the cell's loader cannot cut a window out of each image, as a sentence; None if it can."""
+    """Return why the cell's loader cannot crop random windows of images, as a sentence; None if it can."""
     if LOADERS[cell.loader].windows == "never":
-        return f"{cell.loader} does not crop and resize each image by itself, as recipe {cell.recipe} wants"
+        return f"{cell.loader} cannot crop and resize each image, as recipe {cell.recipe} needs"
     if cell.source.get("resize"):
-        return f"recipe {cell.recipe} resizes windows of whole images, and {cell.dataset} has `resize`"
+        return f"recipe {cell.recipe} crops images in their original size, and {cell.dataset} has `resize`"
     if AUGMENTS[cell.augment].where != "device":
-        return f"recipe {cell.recipe} crops and flips in the loader, which augment {cell.augment} does too"
+        return f"recipe {cell.recipe} crops and flips in the loader, and augment {cell.augment} does so again"
     return None
 
 
 def impossible_with_fastai(cell: Cell) -> str | None:
-    """Why the trainer fastai cannot run the cell on any machine, as a sentence; None if it can."""
+    """Return why trainer fastai cannot run a cell on any machine, as a sentence; None if it can."""
     if cell.cuda_graphs:
         return "trainer fastai calls Python between the parts of a step, so cuda_graphs must be false"
     if cell.compile:
-        return "trainer fastai runs models as they are, so compile must be false"
+        return "trainer fastai does not compile models, so compile must be false"
     if cell.precision == "bf16" and cell.device in ("cpu", "mps"):
         return f"trainer fastai has bf16 on CUDA GPUs only, and the config says device {cell.device}"
     return None
 
 
 def impossible_as_composed(cell: Cell) -> str | None:
-    """Why a cell cannot exist with its hyper-parameters, as a sentence; None if it can."""
+    """Return why a cell cannot exist with its hyper-parameters, as a sentence; None if it can."""
     augment = cell.hyper.get("augment", {})
     if RECIPES[cell.recipe].of_loader and (augment.get("crop_padding") or augment.get("flip_probability")):
         return (
@@ -273,8 +273,8 @@ def impossible_as_composed(cell: Cell) -> str | None:
         )
     if cell.cuda_graphs and augment.get("exchange") == "host":
         return (
-            f"augment {cell.augment} with exchange host waits for the device in every step, which no CUDA "
-            "graph can hold, so cuda_graphs must be false"
+            f"augment {cell.augment} with exchange host waits for the device in every step, which a CUDA "
+            "graph cannot capture, so cuda_graphs must be false"
         )
     if cell.cuda_graphs and cell.hyper.get("trainer", {}).get("torch_defaults"):
         return (
@@ -287,8 +287,8 @@ def impossible_as_composed(cell: Cell) -> str | None:
         return "trainer.max_autotune chooses among kernels of torch.compile, so compile must be true"
     if MODELS[cell.model].sized and cell.hyper.get("augment", {}).get("size") is not None:
         return (
-            f"augment {cell.augment} resizes training images alone, and {cell.model} has positions for one "
-            "size, so augment.size must be null"
+            f"augment {cell.augment} resizes training images only, and {cell.model} has position embeddings "
+            "for one size, so augment.size must be null"
         )
     if is_reference(cell.model):
         return None
@@ -296,16 +296,16 @@ def impossible_as_composed(cell: Cell) -> str | None:
 
 
 def without_cold_files(cell: Cell) -> str | None:
-    """Return why a cell reads no files that can be evicted before it, as a sentence; None if it does."""
+    """Return why a cell cannot start with evicted files, as a sentence; None if it can."""
     if LOADERS[cell.loader].ceiling or LOADERS[cell.loader].decoded:
-        return f"{cell.loader} reads no image from the disk in an epoch, so trainer.cold_files must be false"
+        return f"{cell.loader} reads no image files during an epoch, so trainer.cold_files must be false"
     if cell.steps is None and cell.epochs > 1:
-        return "a second epoch finds its files in memory, so epochs must be 1 with trainer.cold_files"
+        return "a second epoch would find its files in memory, so epochs must be 1 with trainer.cold_files"
     return None
 
 
 def without_cuda(cells: Iterable[Cell]) -> Counter:
-    """Why cells are skipped by a node without a CUDA GPU, as far as the config says: reason -> cells."""
+    """Count the cells that a node without a CUDA GPU skips, as far as the config says: reason -> cells."""
     found = Counter()
     for cell in cells:
         if cell.device == "cuda":
@@ -316,7 +316,7 @@ def without_cuda(cells: Iterable[Cell]) -> Counter:
 
 
 def check_batch(cell: Cell, images: int) -> None:
-    """Raises GpufeedError for a batch of more images than the training split has: no step would have it.
+    """Raise GpufeedError for a batch larger than the training split, with which no step would run.
 
     images: of the training split, which all devices of the cell share in each step.
     """
@@ -327,25 +327,25 @@ def check_batch(cell: Cell, images: int) -> None:
         asked += f" on each of {cell.ranks} devices, {cell.batch_size * cell.ranks} together,"
     raise GpufeedError(
         f"{asked} in experiment {cell.experiment!r}, and {images} images to train on in {cell.dataset!r}",
-        f"a batch_size of at most {most}: the steps have no more images than there are",
+        f"a batch_size of at most {most}, so that one step is possible",
         "lower batch_size, or train on a larger dataset",
     )
 
 
 def homeless(cell: Cell) -> str:
-    """Why the cell's loader has no place for its augment, as a sentence."""
+    """Return why the cell's loader has no place for its augment, as a sentence."""
     if cell.augment == "dali":
         return f"augment 'dali' runs inside DALI's pipeline, which loader {cell.loader} does not have"
     if LOADERS[cell.loader].decoded:
-        return f"{cell.loader} decodes nothing in an epoch, so augment {cell.augment!r} has nowhere to run"
+        return f"{cell.loader} decodes nothing during an epoch, so augment {cell.augment!r} cannot run in it"
     return f"{cell.loader} decodes whole batches, so augment {cell.augment!r} has no single samples to run on"
 
 
 def settle(cell: Cell) -> Cell:
-    """The same cell, without the settings that only worker processes have where there are none.
+    """Return the cell without worker settings where it has no workers.
 
-    `workers: auto` is 0 for a loader that has none, and `settings: tuned` null for one that has nothing to
-    choose, so that one block may hold loaders of both kinds.
+    `workers: auto` becomes 0 for a loader without workers. `settings: tuned` becomes null for one that has
+    nothing to tune. So one block may list loaders of both kinds.
     """
     if cell.hw_decoder_load is not None:
         cell = replace(cell, hw_decoder_load=float(cell.hw_decoder_load))  # 0 and 0.0 are one cell

@@ -1,8 +1,8 @@
-"""The cell behind a command line of `python -m gpufeed.train`, which Hydra composes, and the reverse.
+"""From a command line of `python -m gpufeed.train`, which Hydra composes, to a cell, and back.
 
-The workflow composes while it plans, without Hydra (gpufeed.core.config.Composer). Its jobs take the planned
-cell as it is and write into their log what a person would type for it. A training by hand leaves its cell as
-a YAML file beside its weights.
+The workflow composes cells without Hydra while it plans (gpufeed.core.config.Composer). Its jobs take the
+planned cell and log the command that trains it standalone. A standalone training leaves its cell as a YAML
+file beside its weights.
 """
 
 import json
@@ -41,16 +41,16 @@ from gpufeed.core.references import is_reference, short
 from gpufeed.core.registry import DERIVED
 
 log = logging.getLogger("gpufeed")
-ADVICE = "To append to your config"  # of Hydra; a key that is added is refused
+ADVICE = "To append to your config"  # in Hydra's messages; we refuse added keys
 PRIMARY = "train"  # config/hydra/train.yaml
-BY_HAND = "train"  # the experiment of a cell that no workflow planned
+BY_HAND = "train"  # the experiment of a standalone training
 HERE = "the command line"
 ACCELERATORS = ("auto", "gpu", "cuda", "mps", "cpu")
-PLACE = ("accelerator", "devices", "num_nodes")  # stand in the trainer's node, and are no hyper-parameters
-# axes that are no keys of their own in the primary config; settings are tuned by python -m gpufeed.tune
+PLACE = ("accelerator", "devices", "num_nodes")  # axes in the trainer group, no hyper-parameters
+# axes that are not keys of the primary config; python -m gpufeed.tune tunes `settings`
 ELSEWHERE = {"dataset", *GROUPS, "overrides", "devices", "nodes", "settings"}
 OWN_AXES = AXES - ELSEWHERE
-# keys that a config of the workflow has, too -> what they are called here
+# keys of the workflow's config -> their names here
 SHARED = {key: key for key in ("seed", "tracking", "archives", "cache_decoder", "max_quarantined_share")}
 
 SHARED |= {key: key for key in ("data_form", "least_download_kb_s")}
@@ -58,15 +58,15 @@ SHARED |= {key: key for key in ("data_form", "least_download_kb_s")}
 SHARED |= {"data": "data_folder"}  # `data` is a group
 PLAIN_WORD = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z][\w.-]*", re.IGNORECASE)
 YAML_WIDTH = 110
-OPTIONS = "options."  # begins those of a Dataset in the group `data`
-LOADER_OPTIONS = "loader_options"  # Hydra's key for options of a loader by reference: `loader` is no group
+OPTIONS = "options."  # prefix of a Dataset's options in the group `data`
+LOADER_OPTIONS = "loader_options"  # Hydra's key for options of a referenced loader; `loader` is no group
 
 
 @dataclass(frozen=True)
 class Composed:
-    """What Hydra made of a command line. values: plain data, interpolations resolved.
+    """What Hydra composed. values: plain data, interpolations resolved.
 
-    choices: group -> chosen name, `data` among them. texts: the command line's overrides, as typed.
+    choices: group -> chosen name, `data` among them. texts: the overrides, as typed.
     """
 
     values: dict[str, Any]
@@ -76,26 +76,26 @@ class Composed:
 
 @cache
 def shipped() -> Mapping:
-    """config/config.yaml, whose sources are the choices of the group `data`; not to be changed."""
+    """Return config/config.yaml, whose sources are the choices of the group `data`. Do not change it."""
     return read_yaml((CONFIG / "config.yaml").read_text(), str(CONFIG / "config.yaml"))
 
 
 @cache
 def read_primary() -> Mapping:
-    """The primary config's own keys, without its groups; not to be changed."""
+    """Return the primary config's own keys, without its groups. Do not change them."""
     path = HYPER / f"{PRIMARY}.yaml"
     return read_yaml(path.read_text(), str(path))
 
 
 def row(config: Mapping, dataset: str) -> dict:
-    """A source as an option of the group `data`: one that is made of another names the one in use."""
+    """Return a source as an option of the group `data`, with the stand-in that is in use."""
     source = config["sources"][dataset]
     unset = {"files": [], **dict.fromkeys(("resize", *QUANTITY))}
     return {**unset, **source, "options": source_options(config, dataset)}
 
 
 def offer(rows: Mapping[str, dict], group: str = "data") -> None:
-    """Makes rows choices of a group of Hydra's beside its files, in this process."""
+    """Register rows as choices of a Hydra group beside its files, in this process."""
     from hydra.core.config_store import ConfigStore
 
     for name, row in rows.items():
@@ -103,7 +103,7 @@ def offer(rows: Mapping[str, dict], group: str = "data") -> None:
 
 
 def offer_references(arguments: Iterable[str]) -> None:
-    """Make the references of a command line choices of their groups, with the options that it gives them."""
+    """Register the references of a command line, with their options, as choices of their groups."""
     parsed = [parse_override(text) for text in arguments]
     for group, key, name in parsed:
         if key or not is_reference(name):
@@ -118,9 +118,9 @@ def offer_references(arguments: Iterable[str]) -> None:
 
 
 def for_hydra(arguments: Iterable[str]) -> list[str]:
-    """Return a command line with options of a loader by reference, `loader.NAME=VALUE`, as Hydra takes them.
+    """Return a command line as Hydra takes it: `loader.NAME=VALUE` is renamed for a loader by reference.
 
-    Raises GpufeedError for options of another loader, which has none.
+    Raises GpufeedError for options of any other loader.
     """
     texts = list(arguments)
     of_loader = {key: value for group, key, value in map(parse_override, texts) if group == "loader"}
@@ -128,7 +128,7 @@ def for_hydra(arguments: Iterable[str]) -> list[str]:
         for option in of_loader:
             raise GpufeedError(
                 f"loader.{option} on {HERE}",
-                "options of a loader by reference, such as loader=my_loader.py:Cached: others have none",
+                "options only with a loader by reference, such as loader=my_loader.py:Cached",
                 "remove it, or name such a loader",
             )
         return texts
@@ -143,7 +143,7 @@ def from_hydra(values: Mapping[str, Any], choices: Mapping[str, str], texts: Ite
 
 
 def composed(arguments: Iterable[str]) -> Composed:
-    """What Hydra makes of these arguments; raises GpufeedError where it refuses them."""
+    """Return what Hydra composes of these arguments; raise GpufeedError if it refuses them."""
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -161,13 +161,13 @@ def composed(arguments: Iterable[str]) -> Composed:
 
 
 def refused(error: Exception) -> GpufeedError:
-    """What Hydra or OmegaConf says, as one of our errors."""
+    """Return an error of Hydra or OmegaConf as one of ours."""
     options, missing = getattr(error, "options", None), getattr(error, "missing_cfg_file", None)
     if options and missing:
         group, _, name = missing.rpartition("/")
         return unknown(group, name, options, HERE)
     key, node = (getattr(error.__cause__, name, None) for name in ("full_key", "parent_node"))
-    if key and node:  # a key that is not there; Hydra would have it added
+    if key and node:  # an unknown key, which Hydra advises to add
         parent = key.rpartition(".")[0]
         known = {f"{parent}.{name}" if parent else name for name in node} - {"hydra"}
         return unknown("key", key, known | namesakes(key, node._get_root()), HERE)
@@ -179,18 +179,17 @@ def refused(error: Exception) -> GpufeedError:
 
 
 def namesakes(key: str, root: Mapping) -> set[str]:
-    """Where else the last part of a key is one: `epochs` for `trainer.epochs`."""
+    """Return the other places where the last part of a key exists, such as `trainer.epochs` for `epochs`."""
     last = key.rpartition(".")[2]
     nodes = {"": root, **{f"{name}.": root._get_node(name) for name in ("data", *GROUPS)}}
     return {path + last for path, node in nodes.items() if isinstance(node, Mapping) and last in node}
 
 
 def cell_from(found: Composed, config: Mapping, count: Callable[[str], int] = lambda device: 1) -> Cell:
-    """The checked cell behind a composed command line.
+    """Return the checked cell behind a composed command line.
 
-    config: whose `sources` the data is one of, for what it is made of. count: the devices of a kind that
-    `devices=auto` means for trainer lightning. Raises GpufeedError for a value that cannot be meant and for a
-    combination that cannot exist.
+    config: its `sources` describe the data. count: returns the number of devices that `devices=auto` means
+    for trainer lightning. Raises GpufeedError for an invalid value, and for a combination that cannot exist.
     """
     for group in ("data", *GROUPS):
         if not isinstance(found.choices.get(group), str):  # a list of several
@@ -207,7 +206,7 @@ def cell_from(found: Composed, config: Mapping, count: Callable[[str], int] = la
     axes = {key: values[key] for key in sorted(OWN_AXES)}
     axes |= {"dataset": dataset, **{group: found.choices[group] for group in GROUPS}}
     axes["devices"] = devices_of(place["devices"], device, axes["trainer"], count)
-    axes["nodes"] = number("num_nodes", place["num_nodes"], "say how many nodes of a Slurm job train it")
+    axes["nodes"] = number("num_nodes", place["num_nodes"], "set how many nodes of a Slurm job to use")
     trial = trial_of(config, dataset, values, axes, device)
     ((_, cell),) = crossed(trial, BY_HAND)
     for group in GROUPS:
@@ -227,12 +226,12 @@ def cell_from(found: Composed, config: Mapping, count: Callable[[str], int] = la
 
 
 def trial_of(config: Mapping, dataset: str, values: Mapping, axes: dict, device: str) -> dict:
-    """A config of one experiment of one cell, checked: what may be said by hand is what it may say."""
+    """Return the command line as a checked config of one experiment with one cell."""
     source = {key: value for key, value in values["data"].items() if value not in (None, {}, [])}
     blocks = {"title": BY_HAND, "question": "", "blocks": {"hand": axes}}
     trial = {**config, "device": device, "run": [BY_HAND], "use_instead": {}}
     trial |= {ours: values[theirs] for ours, theirs in SHARED.items()}
-    # of a reference the schema would refuse the name
+    # the schema would refuse a reference as a name
     checked = BY_HAND if is_reference(source["layout"]) else dataset
     trial |= {"sources": {**config["sources"], checked: source}, "experiments": {BY_HAND: blocks}}
     for axis, value in axes.items():
@@ -251,7 +250,7 @@ def trial_of(config: Mapping, dataset: str, values: Mapping, axes: dict, device:
 
 
 def as_typed(path: list) -> list:
-    """The path of a value in the trial config as the command line has it."""
+    """Translate the path of a value in the trial config to how the command line spells it."""
     if path[:1] == ["experiments"]:
         return path[4:]  # experiments, its name, blocks, hand
     if path[:1] == ["sources"]:
@@ -260,7 +259,7 @@ def as_typed(path: list) -> list:
 
 
 def device_of(accelerator: object) -> str:
-    """The device of a cell behind `trainer.accelerator`; `gpu` is mps on a Mac, cuda elsewhere."""
+    """Return the device for `trainer.accelerator`; `gpu` is mps on a Mac, cuda elsewhere."""
     require_known("trainer.accelerator", accelerator, ACCELERATORS, HERE)
     if accelerator == "gpu":
         return "mps" if sys.platform == "darwin" else "cuda"
@@ -268,34 +267,34 @@ def device_of(accelerator: object) -> str:
 
 
 def devices_of(asked: object, device: str, trainer: str, count: Callable[[str], int]) -> int:
-    """The number behind `trainer.devices`."""
+    """Return the number behind `trainer.devices`."""
     if asked == "auto":
         return count(device) if trainer == "lightning" else 1
-    return number("devices", asked, "say how many, not which: CUDA_VISIBLE_DEVICES says which", "auto, or ")
+    return number("devices", asked, "give a number; CUDA_VISIBLE_DEVICES chooses which", "auto, or ")
 
 
 def number(key: str, asked: object, remedy: str, also: str = "") -> int:
-    """The number behind a key of the trainer. also: what else the key may be, for the error."""
+    """Return a positive number of the trainer's config. also: what else the key may be, for the error."""
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
         raise GpufeedError(f"trainer.{key} {asked!r} on {HERE}", f"{also}a number of 1 or more", remedy)
     return asked
 
 
 def changes_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """The overrides of hyper-parameters among those of a command line, as a cell keeps them."""
+    """Return the hyper-parameter overrides among those of a command line, as a cell keeps them."""
     pattern = re.compile(rf"(?:loader|{'|'.join(GROUPS)})\.(?!(?:{'|'.join(PLACE)})=)")
     return tuple(text for text in texts if pattern.match(text))
 
 
 def arguments_of(cell: Cell) -> list[str]:
-    """What a person types after `python -m gpufeed.train` for the cell, but for what its data is made of."""
+    """Return the arguments of `python -m gpufeed.train` for the cell, without those of its data."""
     primary = read_primary()
     said = [f"data={cell.dataset}", *(f"{group}={getattr(cell, group)}" for group in GROUPS)]
     said += [f"trainer.accelerator={cell.device}", f"trainer.devices={cell.devices}"]
     said += [f"trainer.num_nodes={cell.nodes}"] if cell.nodes > 1 else []
     for axis in primary:
         if axis in OWN_AXES | {"seed"}:
-            # None where workers would be read by nobody: said or not, it is taken out
+            # None without workers: `settle` removes it anyway
             value = getattr(cell, axis)
             if value != primary[axis] and not (axis == "prefetch_factor" and value is None):
                 said.append(f"{axis}={hydra_value(value)}")
@@ -303,14 +302,14 @@ def arguments_of(cell: Cell) -> list[str]:
 
 
 def hydra_value(value: object) -> str:
-    """A value as Hydra's grammar has it."""
+    """Return a value in Hydra's grammar."""
     if isinstance(value, str) and PLAIN_WORD.fullmatch(value):
         return value
     return json.dumps(value)
 
 
 def made_of(planned: Mapping, known: Mapping | None) -> list[str] | None:
-    """Overrides that make the known source the planned one; None where only a file of its own can say it."""
+    """Return overrides that turn the known source into the planned one; None if that takes a file."""
     if known is None:
         return None
     (ours, now), (theirs, before) = map(parted, (planned, known))
@@ -321,7 +320,7 @@ def made_of(planned: Mapping, known: Mapping | None) -> list[str] | None:
 
 
 def parted(source: Mapping) -> tuple[dict, dict]:
-    """A source without the addresses of its files, and apart from it its options and quantity, by keys."""
+    """Split a source: without the URLs of its files, and its options and quantity by key."""
     files = [{key: file[key] for key in file if key != "urls"} for file in source["files"]]
     rest = {key: value for key, value in source.items() if key not in ("options", *QUANTITY)}
     options = {f"options.{key}": value for key, value in source["options"].items()}
@@ -329,7 +328,7 @@ def parted(source: Mapping) -> tuple[dict, dict]:
 
 
 def planned_cell(job: Any) -> dict:
-    """Return the cell of a job (Cell.asdict); the job's log tells how to train it by hand.
+    """Return the cell of a job (Cell.asdict), and log the command that trains it standalone.
 
     job: the `snakemake` of a script; its param `cell` is the planned one (Cell.identity).
     """
@@ -339,7 +338,7 @@ def planned_cell(job: Any) -> dict:
 
 
 def restored(identity: Mapping) -> Cell:
-    """Return the cell with this identity, with the LATER choices that were taken out of it."""
+    """Return the cell with this identity, with the LATER fields that were removed from it."""
     cell = Cell(**{**copied(dict(identity)), "overrides": tuple(identity["overrides"])})
     for *path, name, before in LATER:
         if path:  # a hyper-parameter, of the models, trainers and augments that have it
@@ -350,7 +349,7 @@ def restored(identity: Mapping) -> Cell:
 
 
 def by_hand(cell: Cell, config: Mapping) -> str:
-    """Return in words the command that trains a planned cell by hand. config: of the run that planned it."""
+    """Return the command that trains a planned cell standalone. config: of the run that planned it."""
     known, source, said = shipped(), row(config, cell.dataset), arguments_of(cell)
     if is_reference(layout := source["layout"]):
         known, said = {"sources": {cell.dataset: {"layout": layout}}}, [f"data={layout}", *said[1:]]
@@ -359,8 +358,8 @@ def by_hand(cell: Cell, config: Mapping) -> str:
 
 
 def in_words(cell: Cell, arguments: list[str], source: Mapping | None) -> str:
-    """The comment of a cell's file. source: of data that only this run's config has."""
-    lines = [f"Cell {cell.id} of experiment {cell.experiment}. By hand:", "  python -m gpufeed.train \\"]
+    """Return the comment of a cell's file. source: of data that only this run's config describes."""
+    lines = [f"Cell {cell.id} of experiment {cell.experiment}. Standalone:", "  python -m gpufeed.train \\"]
     lines += [f"    {shlex.quote(argument)} \\" for argument in arguments]
     lines[-1] = lines[-1].removesuffix(" \\")
     if source is not None:
@@ -370,20 +369,20 @@ def in_words(cell: Cell, arguments: list[str], source: Mapping | None) -> str:
 
 
 def write_cell(path: str | Path, cell: Cell, comment: str) -> None:
-    """Writes the cell, whole or not at all, in the order of its fields; comment: lines for the reader."""
+    """Write the cell, whole or not at all, in the order of its fields; comment: lines for the reader."""
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     text = head + yaml.safe_dump(cell.asdict(), sort_keys=False, width=YAML_WIDTH)
     write_whole(path, text)
 
 
 def read_cell(path: str | Path) -> dict:
-    """The cell as Cell.asdict gives it; raises GpufeedError for a file that is missing or no cell."""
+    """Return the cell as Cell.asdict gives it; raise GpufeedError for a missing or invalid file."""
     fields = Cell.__dataclass_fields__
     try:
         cell = read_yaml(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise unreadable_cell(path, str(error)) from error
-    if isinstance(cell, dict):  # a choice that came after it was written is as things were before
+    if isinstance(cell, dict):  # fields added since have their old value
         cell = copied({name: before for name, before, *deeper in LATER if not deeper}) | cell
     if not isinstance(cell, dict) or set(cell) != set(fields):
         raise unreadable_cell(path, "other keys than a cell has")

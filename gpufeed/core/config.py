@@ -1,6 +1,6 @@
-"""The config, checked before anything is planned, and the hyper-parameters of config/hydra.
+"""Checks of the config before anything is planned, and the hyper-parameters of config/hydra.
 
-Imported while the workflow plans, so it needs nothing beyond what Snakemake itself brings.
+The workflow imports this while it plans, so it needs nothing beyond what Snakemake itself brings.
 """
 
 import itertools
@@ -34,7 +34,7 @@ ROOT = PACKAGE.parent
 CONFIG = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else ROOT / "config"  # conf: the copy in a wheel
 HYPER = CONFIG / "hydra"
 GROUPS = ("model", "trainer", "augment", "recipe")
-# An experiment is a target beside these, so it cannot bear the name of one.
+# Rules, whose names no experiment may have: both are targets of Snakemake.
 RULES = (
     *("all", "download", "prepare_dataset"),
     *(f"build_{name}" for name in (*STORES, "scaled_cache", "extension")),
@@ -49,7 +49,7 @@ RULES = (
 
 
 def merged_config(config: Mapping, changes: Mapping) -> dict:
-    """Return a config with another merged over it, as `--configfile` does: dictionaries key by key."""
+    """Return a config with another merged over it key by key, as `--configfile` does."""
     both = dict(config)
     for key, value in changes.items():
         old = config.get(key)
@@ -59,7 +59,7 @@ def merged_config(config: Mapping, changes: Mapping) -> dict:
 
 
 def check(config: Mapping) -> None:
-    """Raises GpufeedError at the first thing in the config that cannot be meant."""
+    """Raise GpufeedError for the first error in a config."""
     if error := first_error("config", config):
         raise explain(error)
     for name in config["experiments"]:
@@ -90,7 +90,7 @@ def check(config: Mapping) -> None:
 
 
 def check_stand_in(stand_ins: Mapping, name: str, stand_in: str) -> None:
-    """Raises GpufeedError where a stand-in has a stand-in itself, as in a circle."""
+    """Raise GpufeedError for a stand-in that has a stand-in itself."""
     last = stand_ins.get(stand_in, stand_in)
     if stand_in not in (name, last):
         also = "" if last == name else f"write {name}: {last}, or "
@@ -102,20 +102,20 @@ def check_stand_in(stand_ins: Mapping, name: str, stand_in: str) -> None:
 
 
 def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
-    """Raises GpufeedError for a cell that would train and then find nothing to evaluate on."""
+    """Raise GpufeedError for a cell that would train and then have no image to evaluate."""
     for cell in cells:
         source = config["sources"][cell.dataset]
         if cell.steps is not None or LOADERS[cell.loader].ceiling or holds_out(source):
             continue
         found = (
             f"experiment {cell.experiment!r} trains whole epochs on {cell.dataset!r}, "
-            f"which holds no image out for evaluation"
+            f"which has no evaluation split"
         )
-        steps = "`steps` in every block, after which nothing is evaluated"
+        steps = "`steps` in every block, which turns evaluation off"
         if is_reference(source["layout"]):
             raise GpufeedError(
                 found,
-                f"{steps}, or what differs in the Dataset to evaluate",
+                f"{steps}, or the options of the Dataset to evaluate",
                 f"give experiment {cell.experiment!r} `steps`, or the source options such as "
                 f"{EVALUATION}: {{train: false}}",
             )
@@ -130,10 +130,10 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
 
 
 def check_batches(config: Mapping, cells: Iterable[Cell]) -> None:
-    """Raise GpufeedError for a batch larger than the training split, where the config gives its size.
+    """Raise GpufeedError for a batch larger than the training split, if the config gives its size.
 
-    Of other datasets the job knows it, from the manifest. So it does for cells on several devices, which most
-    nodes skip.
+    The job checks the others, whose size is in the manifest, and cells on several devices, which most nodes
+    skip.
     """
     for cell in cells:
         if cell.ranks == 1 and (images := training_images(config["sources"][cell.dataset])) is not None:
@@ -141,7 +141,7 @@ def check_batches(config: Mapping, cells: Iterable[Cell]) -> None:
 
 
 def check_resume(config: Mapping, name: str, cells: Iterable[Cell]) -> None:
-    """Raises GpufeedError where repeats are to go on where they were and a trainer keeps no checkpoints."""
+    """Raise GpufeedError for `resume` in an experiment with trainer fastai, which has no checkpoints."""
     if config["experiments"][name].get("resume") and any(cell.trainer == "fastai" for cell in cells):
         raise GpufeedError(
             f"resume: true in experiment {name!r}, which has cells with trainer fastai",
@@ -151,32 +151,32 @@ def check_resume(config: Mapping, name: str, cells: Iterable[Cell]) -> None:
 
 
 def check_models(config: Mapping, found: Plan) -> None:
-    """Raises GpufeedError for a model that is to be kept or measured and could not be evaluated."""
+    """Raise GpufeedError for a model to keep or measure that could not be evaluated."""
     for name, key in itertools.product(config["experiments"], ("models", "inference")):
         for cell_id in found.cells_for(config, name, key):
             dataset = found.cells[name][cell_id].dataset
             if not holds_out(config["sources"][dataset]):
                 raise GpufeedError(
-                    f"a cell of experiments.{name}.{key} whose dataset {dataset!r} holds no image out",
-                    "a dataset with images that nothing trains on, to evaluate the model",
+                    f"a cell of experiments.{name}.{key} whose dataset {dataset!r} has no evaluation split",
+                    "a dataset with an evaluation split",
                     "name another block",
                 )
 
 
 def check_resized(config: Mapping, found: Plan) -> None:
-    """Raises GpufeedError where images that are to be resized would come from what gives them as they are."""
+    """Raise GpufeedError for a resized dataset where images are read in the size of their files."""
     for dataset, place, remedy in wanted_as_they_are(config, found):
         size = config["sources"][dataset].get("resize")
         if size:
             raise GpufeedError(
-                f"dataset {dataset!r} in {place}, whose images are brought to {size[0]} x {size[1]} (resize)",
-                f"a dataset without `resize`: {place} takes images in the size of their files",
+                f"dataset {dataset!r} in {place}, whose images are resized to {size[0]} x {size[1]} (resize)",
+                f"a dataset without `resize`: {place} reads images in the size of their files",
                 remedy,
             )
 
 
 def check_made(config: Mapping) -> None:
-    """Raise GpufeedError if a sweep or timed builds are to decode a dataset that no file holds."""
+    """Raise GpufeedError for a sweep or timed builds over a dataset without image files."""
     for name in config["experiments"]:
         builds, sweep = planned_builds(config, name), sweep_settings(config, name) or {}
         of = {"builds": [builds.dataset] if builds else [], "sweep": sweep.get("datasets", [])}
@@ -191,7 +191,7 @@ def check_made(config: Mapping) -> None:
 
 
 def wanted_as_they_are(config: Mapping, found: Plan) -> Iterator[tuple[str, str, str]]:
-    """(dataset, where, what else to do) of all that knows images in the size of their files alone."""
+    """Yield (dataset, place, remedy) for all that reads images in the size of their files only."""
     if DECODERS[decoder := config["cache_decoder"]].reads != "files":
         for name, cells in found.cells.items():
             for cell in cells.values():
@@ -214,23 +214,23 @@ def wanted_as_they_are(config: Mapping, found: Plan) -> Iterator[tuple[str, str,
 
 
 def is_described(group: str, name: str) -> bool:
-    """Whether there is a definition of the hyper-parameters of a model, trainer or augment."""
+    """Return whether the schema describes the hyper-parameters of a model, trainer or augment."""
     return name in validator("hyper").schema["properties"][group]["properties"]
 
 
 def check_hyper(group: str, name: str, values: object, place: str) -> None:
-    """Raises GpufeedError at the first value that the definition of a model, trainer or augment refuses."""
+    """Raise GpufeedError for the first value that the schema of a model, trainer or augment refuses."""
     if is_reference(name) or (not values and not is_described(group, name)):
-        return  # those of a reference are checked by gpufeed.plugins; others may have nothing to choose
+        return  # gpufeed.plugins checks those of references; others may have no options
     if error := first_error("hyper", {group: {name: values}}):
         path = list(error.absolute_path)
-        raise explain(error, place, path[:1] + path[2:])  # as overrides write it: without the name
+        raise explain(error, place, path[:1] + path[2:])  # as in overrides: without the name
 
 
 def check_axes(values: Mapping, place: str) -> None:
-    """Raise GpufeedError at the first value of an axis, a key of a source or the seed that a config refuses.
+    """Raise GpufeedError for the first value of an axis, a source's key or the seed that the schema refuses.
 
-    An axis has one value here, and not several. None stands for what is left to others.
+    An axis has one value here. None is not checked.
     """
     schema = validator("config").schema
     definitions = schema["$defs"]
@@ -246,7 +246,7 @@ def check_axes(values: Mapping, place: str) -> None:
 
 
 def read_hyper(group: str, name: str) -> dict:
-    """The checked defaults of one model, trainer or augment from config/hydra; {} of one without options."""
+    """Return the checked defaults of a model, trainer or augment from config/hydra; {} without options."""
     if is_reference(name):
         return {}
     path = HYPER / group / f"{name}.yaml"
@@ -269,7 +269,7 @@ def read_hyper(group: str, name: str) -> dict:
 
 
 def settled(hyper: dict, where: str) -> dict:
-    """Return the checked hyper-parameters of a cell; a recipe without options leaves no entry."""
+    """Return the checked hyper-parameters of a cell; a recipe without options has no entry."""
     if not (recipe := hyper["recipe"]):
         return {group: values for group, values in hyper.items() if group != "recipe"}
     for name in ("scale", "ratio"):
@@ -280,29 +280,28 @@ def settled(hyper: dict, where: str) -> dict:
     if recipe["size"] > recipe["short_side"]:
         raise GpufeedError(
             f"recipe.size {recipe['size']} and recipe.short_side {recipe['short_side']} in {where}",
-            "a size of at most short_side, of which evaluation keeps the middle",
+            "a size of at most short_side, since evaluation crops the centre of it",
             "raise recipe.short_side (256 for 224 is usual), or lower recipe.size",
         )
     return hyper
 
 
 class Composer:
-    """Hyper-parameters of a cell: the defaults of its groups, then its overrides.
+    """Composes the hyper-parameters of a cell: the defaults of its groups, then its overrides.
 
-    config, answers: what its references are asked in, and what they answered (gpufeed.core.plan_plugins).
+    config, answers: the questions about its references, and their answers (gpufeed.core.plan_plugins).
     """
 
     def __init__(self, config: Mapping | None = None, answers: Mapping | None = None):
         self.config, self.answers = config, answers or {}
         self.defaults: dict[tuple[str, str], dict] = {}
-        self.composed: dict[tuple, dict] = {}  # checking each of 10,000 cells took 2.1 of 3.1 s
+        self.composed: dict[tuple, dict] = {}  # checking 10,000 cells one by one took 2.1 of 3.1 s
 
     def __call__(self, cell: Cell, where: str) -> dict:
-        """{"model": ..., "trainer": ..., "augment": ...}, and "recipe" of one with options; where: the cell's
-        place in the config.
+        """Return {"model": ..., "trainer": ..., "augment": ...}, with "recipe" if that has options.
 
-        Cells that differ in other axes share one dict. Raises GpufeedError for an override of nothing and
-        for a value that the schema refuses.
+        where: the cell's place in the config. Cells that differ in other axes share one dict. Raises
+        GpufeedError for an override of an unknown key, and for a value that the schema refuses.
         """
         names = (*(getattr(cell, group) for group in GROUPS), cell.overrides, *references_of(cell).values())
         if names not in self.composed:
@@ -342,14 +341,14 @@ class Composer:
         return found.get("made_for") or {}
 
     def _defaults(self, group: str, name: str) -> dict:
-        """A copy of the defaults, read once."""
+        """Return a copy of the defaults, which are read once."""
         if (group, name) not in self.defaults:
             self.defaults[group, name] = read_hyper(group, name)
         return dict(self.defaults[group, name])
 
 
 def keep_quick(config: Mapping) -> None:
-    """Take out of a checked config what `quick: true` leaves out: other blocks, and repeats but the first."""
+    """Apply `quick: true` to a checked config: keep the blocks in `quick`, and one repeat."""
     if config["quick"] in (True, "true"):
         for experiment in config["experiments"].values():
             blocks = experiment["blocks"]
@@ -358,10 +357,10 @@ def keep_quick(config: Mapping) -> None:
 
 
 def planned(config: Mapping, tried: bool = True) -> Plan:
-    """Checks a config and returns all its cells; of one with `quick: true`, what that keeps in the config.
+    """Check a config and return its plan; `quick: true` is applied to the config first.
 
-    tried: whether its references are imported, which takes a Python with torch; without, names of cells with
-    a model of timm are others.
+    tried: whether to import its references, which takes a Python with torch. Without that, cells with a model
+    of timm get other ids.
     """
     check(config)
     name_sources(config)
@@ -369,7 +368,7 @@ def planned(config: Mapping, tried: bool = True) -> Plan:
     found = plan(config, Composer(config, answers(config) if tried else {}))
     for name, cells in found.cells.items():
         check_evaluation(config, cells.values())
-        if name in config["run"]:  # one that is not may be meant for another dataset of the name
+        if name in config["run"]:  # others may be meant for another dataset of the same name
             check_batches(config, cells.values())
         check_resume(config, name, cells.values())
         planned_impact(config, name, cells.values())

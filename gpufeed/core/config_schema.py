@@ -1,6 +1,6 @@
-"""A config or hyper-parameters against their schema, with what is wrong in words.
+"""Checks a config or hyper-parameters against their schema, and explains the first error.
 
-Imported while the workflow plans, so it needs nothing beyond what Snakemake itself brings.
+The workflow imports this while it plans, so it needs nothing beyond what Snakemake itself brings.
 """
 
 import sys
@@ -21,26 +21,26 @@ SCHEMAS = Path(__file__).resolve().parent / "schemas"
 
 
 def is_integer(checker: object, value: object) -> bool:
-    """Whether a value is a whole number in Python too: JSON Schema lets 32.0 pass for one."""
+    """Return whether a value is an int; JSON Schema would also accept 32.0."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(checker: object, value: object) -> bool:
-    """Whether a value is a number that a float can hold: YAML and json.loads give NaN and Infinity too."""
+    """Return whether a value is a finite number that a float can hold; YAML and JSON readers give NaN too."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max  # false for NaN
 
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml takes an eighth of the time in every start
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times faster, at every start
 TEXT = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")  # the latter: a bare `=`
 MERGE = "tag:yaml.org,2002:merge"  # `<<`, of which a mapping may have several
 
 
 def read_yaml(text: str, place: str) -> Any:
-    """Return the plain values of a YAML text; place: what errors call it.
+    """Return the plain values of a YAML text; place: its name in errors.
 
-    Raises GpufeedError for a key that a mapping has twice, and yaml.YAMLError for what is no YAML.
+    Raises GpufeedError for a duplicate key, and yaml.YAMLError for invalid YAML.
     """
     loader = LOADER(text)
     try:
@@ -56,11 +56,13 @@ def read_yaml(text: str, place: str) -> Any:
 
 
 def check_keys(loader: Any, root: yaml.Node, place: str) -> None:
-    """Raise GpufeedError at the first key that a mapping has twice: YAML keeps the last without a word."""
+    """Raise GpufeedError for the first duplicate key of a mapping, of which YAML would keep the last
+    silently.
+    """
     left, seen = [(root, "")], set()
     while left:
         node, path = left.pop()
-        if id(node) in seen:  # an anchor's, which aliases bring back
+        if id(node) in seen:  # an alias of an anchor
             continue
         seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
@@ -76,19 +78,19 @@ def check_keys(loader: Any, root: yaml.Node, place: str) -> None:
                 if name in lines:
                     raise GpufeedError(
                         f"key '{path}{key.value}' twice in {place}, in lines {lines[name]} and {line}",
-                        "each key once: of several the last alone would count",
-                        "give one of them another name, or make one of the two",
+                        "each key once: only the last one would count",
+                        "rename one of them, or merge the two",
                     )
                 lines[name] = line
 
 
 def check_files(paths: Iterable[str | Path]) -> None:
-    """Raise GpufeedError for a key that a mapping in one of these files has twice.
+    """Raise GpufeedError for a duplicate key in one of these files.
 
-    The files were read by Snakemake, which says what else is wrong with them.
+    Snakemake has read the files, and reports all other errors in them.
     """
     for path in map(Path, paths):
-        if path.is_file():  # a pipe is read once
+        if path.is_file():  # a pipe can be read only once
             try:
                 text = path.read_text(encoding="utf-8").replace("\t", " ")  # JSON may have tabs
                 read_yaml(text, str(path))
@@ -98,14 +100,14 @@ def check_files(paths: Iterable[str | Path]) -> None:
 
 @cache
 def validator(name: str) -> Validator:
-    """The validator of one of the schemas, `config`, `hyper` or `site`."""
+    """Return the validator of a schema: `config`, `hyper` or `site`."""
     types = Draft202012Validator.TYPE_CHECKER.redefine_many({"integer": is_integer, "number": is_number})
     schema = read_yaml((SCHEMAS / f"{name}.schema.yaml").read_text(), f"the schema {name}")
     return extend(Draft202012Validator, type_checker=types)(schema)
 
 
 def first_error(name: str, instance: object) -> ValidationError | None:
-    """The first violation of a schema, in the order of the paths; None if there is none."""
+    """Return the first violation of a schema, in the order of the paths; None if there is none."""
     errors = validator(name).iter_errors(instance)
     return min(errors, key=lambda error: [str(part) for part in error.absolute_path], default=None)
 
@@ -126,7 +128,7 @@ BOUNDS = {
 
 
 def bounds(schema: Mapping) -> str:
-    """What a schema allows, in words."""
+    """Return in words what a schema allows."""
     parts = []
     for key, words in BOUNDS.items():
         if key in schema:
@@ -137,7 +139,7 @@ def bounds(schema: Mapping) -> str:
 
 
 def one_value(schema: Mapping) -> Mapping:
-    """The schema of one value alone where several may be listed, too."""
+    """Return the schema of a single value, if a list is allowed too."""
     types = schema.get("type")
     if not isinstance(types, list) or "array" not in types:
         return schema
@@ -151,9 +153,9 @@ def explain(
     path: Iterable[str | int] | None = None,
     lists: bool = True,
 ) -> GpufeedError:
-    """A schema violation as found / expected / what to do.
+    """Return a schema violation as found / expected / what to do.
 
-    path: of the wrong value within `place`. lists: whether what may be one value may be several there.
+    path: of the wrong value within `place`. lists: whether the message may mention lists.
     """
     key = ".".join(str(part) for part in (error.absolute_path if path is None else path))
     where = f"{key} in {place}" if key else place

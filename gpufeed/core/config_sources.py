@@ -1,6 +1,6 @@
-"""Sources of data in the config: what a layout would refuse is said before anything is fetched.
+"""Checks of the sources in a config: what a layout would refuse is reported before any download.
 
-Imported while the workflow plans, so it needs nothing beyond what Snakemake itself brings.
+The workflow imports this while it plans, so it needs nothing beyond what Snakemake itself brings.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from gpufeed.core.errors import GpufeedError, require_known, unknown
 from gpufeed.core.references import FORMS, check, is_reference
 from gpufeed.core.registry import DERIVED, LAYOUTS, is_made
 
-EVALUATION = "evaluation"  # option of a Dataset: those in which the one to evaluate differs
+EVALUATION = "evaluation"  # option of a Dataset: the options that differ for evaluation
 
 FASHION_MNIST_FILES = (
     "train-images-idx3-ubyte.gz",
@@ -22,7 +22,7 @@ FASHION_MNIST_FILES = (
 
 
 def check_source(source: Mapping, where: str) -> None:
-    """Raises GpufeedError for a source that its layout would refuse once its files are there."""
+    """Raise GpufeedError for a source that its layout would refuse after the download."""
     layout, options = source["layout"], source.get("options", {})
     if layout not in LAYOUTS:
         raise unknown("layout", layout, [*LAYOUTS, *FORMS["dataset"]], where)
@@ -31,7 +31,7 @@ def check_source(source: Mapping, where: str) -> None:
     if is_made(source) and (extra := quantity(source)):
         raise GpufeedError(
             f"{next(iter(extra))} in {where}, whose layout is {layout}",
-            f"{', '.join(QUANTITY)} for layouts with image files: {layout} has none",
+            f"{', '.join(QUANTITY)} only for layouts with image files, which {layout} has not",
             "remove it; the source's options, such as `count`, say how many images there are",
         )
     if layout == "image_folder":
@@ -57,7 +57,7 @@ def check_source(source: Mapping, where: str) -> None:
 
 
 def check_files(layout: str, names: list[str], where: str) -> None:
-    """Raises GpufeedError unless the files are those that the layout reads."""
+    """Raise GpufeedError unless the files are those that the layout reads."""
     found = f"{', '.join(names) or 'no files'} in {where}"
     if layout == "fashion_mnist":
         if sorted(names) != sorted(FASHION_MNIST_FILES):
@@ -73,7 +73,7 @@ def check_files(layout: str, names: list[str], where: str) -> None:
 
 
 def check_folder(source: Mapping, where: str) -> None:
-    """Raises GpufeedError unless a source of layout image_folder has a folder or else one archive."""
+    """Raise GpufeedError unless a source of layout image_folder has either a folder or one archive."""
     files = [file["name"] for file in source.get("files", [])]
     if len(files) + ("folder" in source) != 1:
         raise GpufeedError(
@@ -84,7 +84,7 @@ def check_folder(source: Mapping, where: str) -> None:
 
 
 def check_derived(source: Mapping, where: str) -> None:
-    """Raises GpufeedError unless a source that is made of another one has its options, and no files."""
+    """Raise GpufeedError unless a source that is made of another one has options and no files."""
     layout = source["layout"]
     if source.get("files"):
         raise GpufeedError(
@@ -101,9 +101,9 @@ def check_derived(source: Mapping, where: str) -> None:
 
 
 def check_of(config: Mapping, dataset: str) -> None:
-    """Raises GpufeedError unless the source that another is made of can be that.
+    """Raise GpufeedError unless a source can be made of the one in its option `of`.
 
-    It is made of none itself. Mosaics want one size of image, gray_idx a split that nothing trains on.
+    That one must have image files of its own. mosaic needs one image size, gray_idx an evaluation split.
     """
     layout = config["sources"][dataset]["layout"]
     of, where = config["sources"][dataset]["options"]["of"], f"sources.{dataset}.options.of"
@@ -119,19 +119,19 @@ def check_of(config: Mapping, dataset: str) -> None:
 
 
 def with_defaults(layout: str, options: Mapping) -> dict:
-    """The options of a source of a layout, with the defaults of those that it leaves out."""
+    """Return the options of a source with the defaults of its layout."""
     described = validator("config").schema["$defs"].get(layout, {}).get("properties", {})
     defaults = {key: schema["default"] for key, schema in described.items() if "default" in schema}
     return {**defaults, **options}
 
 
 def evaluation_images(options: Mapping) -> int:
-    """Images that a synthetic source with all its options holds out for evaluation."""
+    """Return how many images a synthetic source holds out for evaluation. options: with defaults."""
     return round(options["count"] * options["evaluation_share"])
 
 
 def check_splits(options: Mapping, where: str) -> None:
-    """Raises GpufeedError if a split of a synthetic source has no image of some class."""
+    """Raise GpufeedError if a class of a synthetic source has no image in a split."""
     options = with_defaults("synthetic", options)
     held_out, classes = evaluation_images(options), options["classes"]
     if options["count"] - held_out < classes:
@@ -149,7 +149,7 @@ def check_splits(options: Mapping, where: str) -> None:
 
 
 def holds_out(source: Mapping) -> bool:
-    """Whether a source has images that nothing trains on."""
+    """Return whether a source has an evaluation split."""
     if source["layout"] == "synthetic":
         return bool(evaluation_images(with_defaults("synthetic", source.get("options", {}))))
     if is_reference(source["layout"]):
@@ -158,7 +158,7 @@ def holds_out(source: Mapping) -> bool:
 
 
 def training_images(source: Mapping) -> int | None:
-    """Images that a source trains on, where its options say how many; None for those that have to be read."""
+    """Return how many images a source trains on; None if only its files tell."""
     if source["layout"] not in ("synthetic", "mosaic", "noise"):
         return None
     options = with_defaults(source["layout"], source.get("options", {}))

@@ -1,6 +1,6 @@
-"""The size of a dataset, as far as it is known before its files are read: images, bytes, pixels.
+"""The size of a dataset as far as it is known before its files are read: images, bytes, pixels.
 
-Imported while the workflow plans, so it needs the standard library alone.
+Standard library only: the workflow imports this while it plans.
 """
 
 import math
@@ -16,24 +16,25 @@ from gpufeed.core.image_listing import is_image
 from gpufeed.core.references import is_reference
 from gpufeed.core.registry import MADE
 
-# (images of both splits, side in pixels) of layouts that come in one size
+# layout -> (images of both splits, side in pixels)
 IMAGES = {"cifar10": (60_000, 32), "cifar10_jpeg": (60_000, 32), "fashion_mnist": (70_000, 28)}
-TINY_IMAGENET = (2255, 64)  # bytes of the archive for each image, side: parts of it are in use, too
-BLOCK = 4096  # bytes that the smallest file takes
-# Bytes of decoded pixels for each byte of a file, at least: of photographs at quality 95, and without loss
+TINY_IMAGENET = (2255, 64)  # (bytes of the archive for each image, side): parts of it are used too
+BLOCK = 4096  # bytes of the smallest file on disk
+
+# Lower bound of decoded bytes for each byte of a file: photographs at quality 95, and lossless files
 LOSSY, LOSSLESS = 5, 1
 LOSSY_SUFFIXES = (".jpg", ".jpeg", ".webp")
-COUNTING_S = 2.0  # that a folder is looked at; what is found until then is "at least"
-PHOTOGRAPH = 110_000  # bytes of an image in an archive that does not say how many it has: ImageNet's
-FFCV_SIDE, FFCV_JPEGS = 500, 0.5  # of its file of several sizes: the longest side at most, the share of JPEGs
-EVALUATED = 0.5  # images to evaluate for each one to train on, at most
-SIZED = 2000  # files whose size is asked for; on a network file system each answer takes a while
+COUNTING_S = 2.0  # time limit for listing a folder; beyond it, the count is a lower bound
+PHOTOGRAPH = 110_000  # bytes of an image in an archive of unknown content, as in ImageNet
+FFCV_SIDE, FFCV_JPEGS = 500, 0.5  # of an FFCV file of several sizes: longest side, share kept as JPEG
+EVALUATED = 0.5  # evaluation images for each training image, at most
+SIZED = 2000  # files whose size is read, which is slow on a network file system
 
 
 @dataclass(frozen=True)
 class Amount:
-    """images: 0 if not known. files: bytes of the image files. read: pixels in the files. kept: pixels once
-    they are decoded and brought to their size. whole: whether that is all, or what was seen in time.
+    """images: 0 if unknown. files: bytes of the image files. read: pixels in the files. kept: pixels after
+    decoding and resizing. whole: whether that is all, or only what was counted in time.
     """
 
     images: int
@@ -44,12 +45,12 @@ class Amount:
 
     @property
     def count(self) -> int:
-        """Images, or how many photographs these files would be."""
+        """Images, or an estimate from the bytes of the files."""
         return self.images or self.files // PHOTOGRAPH
 
 
 def amount_of(config: Mapping, dataset: str) -> Amount:
-    """Return the size of a source of a checked config; list a folder for COUNTING_S at most."""
+    """Return the size of a source of a checked config; list a folder for at most COUNTING_S."""
     source = config["sources"][dataset]
     found = taken(unresized(config, dataset), source)
     if size := source.get("resize"):
@@ -58,9 +59,9 @@ def amount_of(config: Mapping, dataset: str) -> Amount:
 
 
 def taken(found: Amount, source: Mapping) -> Amount:
-    """Return the amount that a source's `limit`, `copies` and `times` leave, about.
+    """Return the amount that a source's `limit`, `copies` and `times` leave, approximately.
 
-    Images to evaluate have no copies: for each to train on there are EVALUATED of them at most.
+    Evaluation images have no copies. There are at most EVALUATED of them for each training image.
     """
     limit = source.get("limit")
     share = min(1.0, limit * (1 + EVALUATED) / found.count) if limit and found.count else 1.0
@@ -71,17 +72,17 @@ def taken(found: Amount, source: Mapping) -> Amount:
 
 
 def ffcv_bytes(sizes: Amount, source: Mapping) -> int:
-    """Return the bytes of FFCV's file of a source (docs/reference/ffcv.md), about."""
+    """Return the approximate size of a source's FFCV file (docs/reference/ffcv.md)."""
     if source.get("resize"):
         return 3 * sizes.kept
     if source["layout"] != "image_folder":
-        return sizes.files  # of one size: as they are
-    pixels = min(sizes.kept, sizes.count * FFCV_SIDE**2 * 3 // 4)  # three to four, or squarer
+        return sizes.files  # images of one size are stored as they are
+    pixels = min(sizes.kept, sizes.count * FFCV_SIDE**2 * 3 // 4)  # assumes 4 : 3
     return round(3 * pixels * (1 - FFCV_JPEGS + FFCV_JPEGS / LOSSY))
 
 
 def unresized(config: Mapping, dataset: str) -> Amount:
-    """As amount_of, with the images in the size of their files."""
+    """Return the size of a source before `resize`."""
     source, layout = config["sources"][dataset], config["sources"][dataset]["layout"]
     if "folder" in source:
         return counted(Path(source["folder"]).expanduser())
@@ -104,7 +105,7 @@ def unresized(config: Mapping, dataset: str) -> Amount:
 
 
 def size_of(config: Mapping, dataset: str) -> list[int] | None:
-    """Return [height, width] of all images of a source, resized if it says so; None where only files tell."""
+    """Return [height, width] of all images of a source, after `resize`; None if only the files tell."""
     source = config["sources"][dataset]
     options = with_defaults(source["layout"], source.get("options", {}))
     sides = {name: side for name, (_, side) in IMAGES.items()} | {"tiny_imagenet": TINY_IMAGENET[1]}
@@ -114,9 +115,9 @@ def size_of(config: Mapping, dataset: str) -> list[int] | None:
 
 
 def counted(folder: Path, seconds: float = COUNTING_S) -> Amount:
-    """The images below a folder, links followed; what cannot be read counts as nothing.
+    """Count the images below a folder, links followed; what cannot be read is skipped.
 
-    Bytes are those of the first SIZED files, for each of the others their mean.
+    The size of the first SIZED files is read, and their mean is used for the others.
     """
     end, rest, known = time.monotonic() + seconds, [str(folder)], set()
     images = sized = files = decoded = 0
@@ -133,7 +134,7 @@ def counted(folder: Path, seconds: float = COUNTING_S) -> Amount:
                         continue
                     if entry.is_dir():
                         rest.append(entry.path)
-                    elif is_image(entry.name) and entry.is_file():  # no link that leads nowhere
+                    elif is_image(entry.name) and entry.is_file():  # not a dangling link
                         images += 1
                         if sized < SIZED:
                             size = entry.stat().st_size

@@ -1,7 +1,7 @@
 """JSON documents with closed schemas: written whole or not at all, checked when written and when read.
 
-A document that is read must also agree with itself: its cell with its name, and its numbers with each other.
-Whoever edits a number by hand seldom edits all that follow from it.
+Reading a document also checks that it is consistent: its cell with its id, and its numbers with each other.
+That catches numbers edited by hand.
 """
 
 import glob
@@ -26,18 +26,16 @@ from gpufeed.core.registry import KINDS
 
 SCHEMAS = Path(__file__).parent / "schemas"
 SHARED = {"cell", "environment", "started_at", "finished_at"}
-MAKE_AGAIN = "put a whole copy back, or move it away and run snakemake, which makes its own again"
-NOT_WRITTEN = (
-    "nothing was written, and nothing of yours is wrong: tell who maintains gpufeed, with this message"
-)
+MAKE_AGAIN = "restore an intact copy, or move the file away and run snakemake, which makes it again"
+NOT_WRITTEN = "nothing was written, and your input is fine: report this to the maintainers of gpufeed"
 
 
 @dataclass(frozen=True)
 class Document:
     """One kind of document.
 
-    schema: its name in gpufeed/core/schemas; word: what an error calls it; places: how its path may end, by
-    its own fields, where the path says which one it is.
+    schema: its name in gpufeed/core/schemas. word: its name in errors. places: patterns for the end of its
+    path, formatted with its fields; "*" accepts any path.
     """
 
     schema: str
@@ -45,16 +43,16 @@ class Document:
     places: tuple[str, ...] = ("*",)
 
     def write(self, data: dict, path: str | Path) -> None:
-        """Writes it; raises GpufeedError if it breaks the schema, ValueError for NaN and infinity."""
+        """Write the document; raise GpufeedError if it breaks the schema, ValueError for NaN and infinity."""
         path = Path(path)
         text = json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
         self.check(json.loads(text), path, NOT_WRITTEN)
         write_whole(path, text)
 
     def read(self, path: str | Path) -> dict:
-        """Reads it; raises GpufeedError if it is missing, damaged or of another schema version.
+        """Read a document; raise GpufeedError if it is missing, damaged or of another schema version.
 
-        So it does for one that lies where another belongs, or contradicts itself.
+        A document that lies where another belongs, or that contradicts itself, is refused too.
         """
         path = Path(path)
         try:
@@ -66,7 +64,7 @@ class Document:
             )
         except (OSError, ValueError) as error:
             raise GpufeedError(
-                f"no readable {self.word} at {path} ({error})", f"the JSON of one {self.word}", MAKE_AGAIN
+                f"no readable {self.word} at {path} ({error})", f"the JSON of a {self.word}", MAKE_AGAIN
             ) from error
         self.check(data, path)
         for sentence in (*self.misplaced(data, path), *disagreements(data)):
@@ -74,15 +72,15 @@ class Document:
         return data
 
     def misplaced(self, data: dict, path: Path) -> list[str]:
-        """A sentence if the document is not the one that its path says it is."""
+        """Return a sentence if the document is not the one that its path names."""
         own = {key: glob.escape(str(value)) for key, value in data.items() if isinstance(value, str | int)}
         ends = [place.format(**own) for place in self.places]
         place = Path(os.path.abspath(path))  # without `..`
         found = any(place.match(end) for end in ends)
-        return [] if found else [f"what lies there says of itself that it is {ends[0]}"]
+        return [] if found else [f"by its own fields, this file is {ends[0]}"]
 
     def check(self, data: object, path: Path, remedy: str = MAKE_AGAIN) -> None:
-        """Raises GpufeedError with this remedy at the first field of `data` that breaks the schema."""
+        """Raise GpufeedError with this remedy for the first field that breaks the schema."""
         for error in validator(self.schema).iter_errors(data):
             raise GpufeedError(
                 f"{path}: {error.json_path}: {error.message}",
@@ -92,7 +90,7 @@ class Document:
 
 
 def finite_number(number: str) -> float:
-    """A number of a document; raises ValueError for NaN, infinity and what a float cannot hold."""
+    """Parse a number; raise ValueError for NaN, infinity and what a float cannot hold."""
     value = float(number)
     if not math.isfinite(value):
         raise ValueError(f"{number} is no finite number")
@@ -100,7 +98,7 @@ def finite_number(number: str) -> float:
 
 
 def whole_number(number: str) -> int:
-    """As `finite_number`, of a number without a fraction."""
+    """Parse an integer; raise ValueError if a float cannot hold it."""
     finite_number(number)
     return int(number)
 
@@ -110,13 +108,13 @@ FORMATS = FormatChecker(formats=())
 
 @FORMATS.checks("date-time", raises=ValueError)
 def is_time(text: object) -> bool:
-    """Whether a text is a time of ISO 8601 that the calendar has; what is no text fails by `type`."""
+    """Return whether a text is a valid ISO 8601 time; other types are left to `type`."""
     return not isinstance(text, str) or bool(datetime.fromisoformat(text))
 
 
 @cache
 def validator(schema: str) -> Draft202012Validator:
-    """The validator of a schema; SHARED fields are described once, in the schema of records."""
+    """Return the validator of a schema; SHARED fields are described once, in the schema of records."""
     described, of_records = (
         yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text()) for name in (schema, "record")
     )
@@ -127,12 +125,12 @@ def validator(schema: str) -> Draft202012Validator:
 
 
 def now() -> str:
-    """UTC, ISO 8601, to the millisecond."""
+    """Return the time in UTC as ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-REGISTERED = ("loader", "augment", "model", "trainer")  # of a cell, each in the registry
-# Numbers of one dictionary, where it has them: none is larger than the next.
+REGISTERED = ("loader", "augment", "model", "trainer")  # fields of a cell that name registry entries
+# Keys of one dictionary whose values must not decrease.
 ORDERS = (
     ("min", "p05", "median", "p95", "max"),
     ("min", "mean", "max"),
@@ -140,7 +138,7 @@ ORDERS = (
     ("ms_q1", "ms_median", "ms_q3"),
     ("median", "p90", "p99"),
 )
-# The first is factor x the second / the third.
+# (result, numerator, denominator, factor): result = factor * numerator / denominator.
 QUOTIENTS = (
     ("images_per_s", "images", "seconds", 1),
     ("images_per_s", "images", "epoch_s", 1),
@@ -150,8 +148,8 @@ QUOTIENTS = (
     ("gb_per_s", "bytes", "ms_median", 1e-6),
     ("tflop_per_s", "flops", "ms_median", 1e-9),
 )
-TOLERANCE = 1e-6  # numbers are written with all their digits: this is for another order of adding up
-FREE = ("settings", "environment", "source", "hyper")  # what these hold was asked for, or has no rule
+TOLERANCE = 1e-6  # for sums in another order: numbers are written with all digits
+FREE = ("settings", "environment", "source", "hyper")  # not checked: input, or without a rule
 
 
 def disagreements(document: Mapping) -> Iterator[str]:
@@ -181,7 +179,7 @@ def _unknown(kind: str, name: str) -> Iterator[str]:
 
 
 def _of_numbers(part: Any, where: str) -> Iterator[str]:
-    """Yield contradictions between numbers, in a part and all within it; where: such as `epochs[0].`."""
+    """Yield contradictions between numbers in a part and below it; where: its place, such as `epochs[0].`."""
     if isinstance(part, list):
         for number, inner in enumerate(part):
             yield from _of_numbers(inner, f"{where.removesuffix('.')}[{number}].")
@@ -204,7 +202,7 @@ def _of_numbers(part: Any, where: str) -> Iterator[str]:
 
 
 def _of_steps(throughput: Mapping, steps: Mapping) -> Iterator[str]:
-    """Yield where the seconds or the share of waiting of a record are not those of its steps."""
+    """Yield contradictions between the throughput of a record and its steps."""
     total_ms, wait_ms = steps["total_ms"]["mean"], steps["wait_ms"]["mean"]
     yield from _other(
         "throughput.seconds", throughput["seconds"], "that of its steps", steps["n"] * total_ms / 1e3

@@ -1,6 +1,6 @@
-"""The verdict on one loader, dataset and setting, to and from JSON (core/schemas/gate.schema.yaml).
+"""The verdict of the equivalence check on one loader, dataset and setting (core/schemas/gate.schema.yaml).
 
-Its settings are those that a loader sees: cells that agree in them share one verdict.
+Cells that agree in the settings that a loader sees share one verdict.
 """
 
 import hashlib
@@ -14,20 +14,20 @@ from gpufeed.core.document import Document
 from gpufeed.core.errors import Skip
 from gpufeed.core.retry_policy import outdate
 
-# Fields of Cell and of LoadRequest.
+# Fields that Cell and LoadRequest share.
 LOADER_AXES = ("batch_size", "workers", "prefetch_factor", "persistent_workers", "pin_memory", "seed")
 SCHEMA_VERSION = 1
-WINDOWS_ALPHA = 0.001  # of the windows that a library draws itself: a smaller p says that its rule is another
+WINDOWS_ALPHA = 0.001  # below this p, a library's own windows follow another distribution
 VERDICT = Document("gate", "verdict")
 
 
 def loader_settings(cell: Cell) -> dict:
-    """The loader's settings in a cell, by name. Cells that agree in them share one verdict."""
+    """Return the settings of a cell that its loader sees, by name."""
     settings = {axis: getattr(cell, axis) for axis in LOADER_AXES}
     later = {"decoder": "pillow", "hw_decoder_load": None}
     settings |= {axis: found for axis, before in later.items() if (found := getattr(cell, axis)) != before}
     if cell.workers == "auto" and cell.cores is not None:
-        settings["cores"] = cell.cores  # as many workers
+        settings["cores"] = cell.cores  # one worker each
     if cell.hyper.get("recipe"):
         settings["recipe"] = dict(cell.hyper["recipe"])
     if cell.hyper.get("loader"):
@@ -36,9 +36,9 @@ def loader_settings(cell: Cell) -> dict:
 
 
 def variant(settings: Mapping, device: str = "auto") -> str:
-    """Settings as the name of a file, such as "b32-w2-p2-persistent-pinned-s0", or "...-s0-cpu".
+    """Return the settings as a file name, such as "b32-w2-p2-persistent-pinned-s0", or "...-s0-cpu".
 
-    device: as in the config; a verdict given on one that the config names is no other's.
+    device: as in the config; one that is named there has verdicts of its own.
     """
     parts = [f"b{settings['batch_size']}", f"w{settings['workers']}{settings.get('cores', '')}"]
     if settings["prefetch_factor"] is not None:
@@ -55,12 +55,14 @@ def variant(settings: Mapping, device: str = "auto") -> str:
 
 
 def digest(options: Mapping) -> str:
-    """Return options as six characters of a file's name."""
+    """Return a digest of the options, six characters for a file name."""
     return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:6]
 
 
 def settings_in_words(settings: Mapping) -> str:
-    """Settings for a person, such as "batch size 32, 2 workers, prefetch 2, persistent, pinned, seed 0"."""
+    """Return the settings in words, such as "batch size 32, 2 workers, prefetch 2, persistent, pinned, seed
+    0".
+    """
     workers = settings["workers"]
     said = f"{workers} worker{'' if workers == 1 else 's'}"
     if workers == "auto":
@@ -81,9 +83,9 @@ def settings_in_words(settings: Mapping) -> str:
 
 @dataclass
 class Verdict:
-    """What the gate says of one loader with one setting. Fields as in the schema.
+    """The result of the gate for one loader with one setting. Fields as in the schema.
 
-    The differences are None if no pixel was compared.
+    The differences are None if no pixels were compared.
     """
 
     dataset: str
@@ -111,23 +113,23 @@ class Verdict:
     schema_version: int = SCHEMA_VERSION
 
     def write(self, path: str | Path) -> None:
-        """Writes the verdict as JSON, whole or not at all; raises GpufeedError if it breaks the schema."""
+        """Write the verdict as JSON, whole or not at all; raise GpufeedError if it breaks the schema."""
         VERDICT.write(asdict(self), path)
 
     @classmethod
     def read(cls, path: str | Path) -> "Verdict":
-        """Reads a verdict; raises GpufeedError if it is missing, damaged or of another schema version."""
+        """Read a verdict; raise GpufeedError if it is missing, damaged or of another schema version."""
         return cls(**VERDICT.read(path))
 
 
 class NotPassed(Exception):
-    """The loader failed the gate, so that no cell with its settings may be timed."""
+    """The loader failed the gate, so no cell with its settings may be timed."""
 
 
 def admit(path: str | Path) -> Verdict:
-    """The verdict at `path`, if it lets its loader be timed.
+    """Return the verdict at `path` if it lets its loader be timed.
 
-    Raises NotPassed if it does not, Skip with the gate's own sentence if it could not judge.
+    Raises NotPassed if the loader failed, Skip with the gate's sentence if the gate was skipped.
     """
     verdict = Verdict.read(path)
     if verdict.status == "failed":
@@ -138,10 +140,10 @@ def admit(path: str | Path) -> Verdict:
 
 
 def check_same(path: str | Path, verdict: Verdict, what: str, here: str) -> None:
-    """Raises NotPassed if the verdict at `path` is on another thing than what a cell is about to time.
+    """Raise NotPassed if the verdict at `path` was given under other conditions than this cell has.
 
-    what: "device", the kind of device, or "decoder", its version. Such a verdict counts as outdated from
-    then on, so that the next run judges the loader again.
+    what: "device", the kind of device, or "decoder", its version. The verdict is then marked as outdated, so
+    that the next run judges the loader again.
     """
     judged = verdict.device if what == "device" else verdict.pixels and verdict.pixels["version"]
     if judged != here:

@@ -1,4 +1,4 @@
-"""The two ways in which gpufeed says no: an error for the person, a skip for the node."""
+"""The two ways to refuse: GpufeedError for wrong input, Skip for what a node lacks."""
 
 from difflib import get_close_matches
 from importlib import import_module
@@ -6,36 +6,36 @@ from types import ModuleType
 
 
 class GpufeedError(Exception):
-    """Bad input or a broken environment, reported as found / expected / what to do."""
+    """Wrong input or a broken environment, reported as found / expected / what to do."""
 
     def __init__(self, found: str, expected: str, remedy: str):
         self.found, self.expected, self.remedy = found, expected, remedy
         super().__init__(f"found: {found}\nexpected: {expected}\nwhat to do: {remedy}")
 
-    def __reduce__(self):  # keeps the three parts when a worker process hands the error over
+    def __reduce__(self):  # pickled by worker processes
         return type(self), (self.found, self.expected, self.remedy)
 
 
 class Skip(Exception):
-    """This node lacks something (a GPU, a package); the sentence goes into the record."""
+    """This node lacks something (a GPU, a package); the record keeps the sentence."""
 
 
 def import_or_skip(user: str, module: str, package: str, remedy: str | None = None) -> ModuleType:
-    """Import a module of a package; raise Skip with a sentence if this node cannot.
+    """Import a module of a package; raise Skip with a sentence if that fails on this node.
 
-    user: what needs it, such as "Loader ffcv". remedy: what brings the package, where that is not its name.
+    user: what needs it, such as "Loader ffcv". remedy: how to install it, if not by the package's name.
     """
     try:
         return import_module(module)
-    except (ImportError, OSError) as error:  # OSError: a shared library of the package does not load
+    except (ImportError, OSError) as error:  # OSError: a shared library does not load
         to_do = f": {remedy}" if remedy else ""
         raise Skip(f"{user} needs the package {package}, which this node lacks ({error}){to_do}.") from error
 
 
 def unknown(kind: str, name: object, choices, where: str = "the config") -> GpufeedError:
-    """The error for a name that is not among the choices, with the nearest one as advice."""
+    """Return the error for a name that is not among the choices, with the nearest one as advice."""
     choices = sorted(str(choice) for choice in choices)
-    ends = {choice.rpartition(".")[2]: choice for choice in choices}  # of one node, keys share the rest
+    ends = {choice.rpartition(".")[2]: choice for choice in choices}  # last part of dotted keys
     near = get_close_matches(str(name).rpartition(".")[2], list(ends), n=1)
     remedy = f"write {ends[near[0]]!r} instead" if near else f"choose one of them in {where}"
     return GpufeedError(f"{kind} {name!r} in {where}", f"one of: {', '.join(choices)}", remedy)
@@ -48,13 +48,13 @@ def require_known(kind: str, name: object, choices, where: str = "the config") -
 
 
 def one_line(error: Exception) -> str:
-    """An error as one line for a record or a verdict; its traceback is in the log."""
+    """Return an error as one line for a record or a verdict; the log has its traceback."""
     if isinstance(error, GpufeedError):
         return f"Found {error.found}; expected {error.expected}; what to do: {error.remedy}."
     return f"{type(error).__name__}: {first_line(error)}"
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says."""
+    """Return the first line of an error's message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else "no message"

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, their sha256, and errors of a full disk as a sentence."""
+"""Atomic file writes, sha256 of files, and errors of a full disk as sentences."""
 
 import errno
 import hashlib
@@ -12,20 +12,20 @@ from pathlib import Path
 from gpufeed.core.errors import GpufeedError
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # full disk, quota reached, file size limit
-NO_ENTRY = {errno.EROFS, errno.EACCES, errno.EPERM}  # a disk or a folder that may not be written to
-PROBE = 2**16  # bytes: more than the part of a block that a full disk may have left
-PIECE = 2**24  # bytes that are read at a time for a digest
+NO_ENTRY = {errno.EROFS, errno.EACCES, errno.EPERM}  # read-only disk, or no permission
+PROBE = 2**16  # bytes: more than a partly filled block of a full disk may take
+PIECE = 2**24  # bytes read at a time for a digest
 
 
 def refusal(error: OSError, folder: str | Path) -> GpufeedError | None:
-    """The error for a disk that is full or may not be written to; None for another one.
+    """Return the error for a full or read-only disk; None for any other OSError.
 
-    folder: where the disk is, if the system's error does not name what was being written.
+    folder: on that disk, if the error names no file.
     """
     if error.errno in NO_ROOM:
         return GpufeedError(
             f"no room to write in {folder} ({error.strerror})",
-            "a disk (and quota) with room for all that is written there",
+            "a disk (and quota) with enough room",
             "free some space or name a folder on a larger disk (--config results=FOLDER, data=FOLDER; TMPDIR "
             "names the temporary one), then run the command again",
         )
@@ -41,9 +41,10 @@ def refusal(error: OSError, folder: str | Path) -> GpufeedError | None:
 
 @contextmanager
 def enough_disk(folder: Path, file: Path | None = None) -> Iterator[None]:
-    """Turns the error of a full disk inside the block into a GpufeedError that names `folder`.
+    """Turn the error of a full disk inside the block into a GpufeedError that names `folder`.
 
-    file: what the block writes there. A library may hide the system's error, as torch does: it is asked for.
+    file: written by the block. A library such as torch may hide the system's error; writing to the file finds
+    it.
     """
     try:
         try:
@@ -54,26 +55,26 @@ def enough_disk(folder: Path, file: Path | None = None) -> Iterator[None]:
                     more.write(bytes(PROBE))
             raise
     except OSError as error:
-        if error.errno not in NO_ROOM | {errno.EROFS}:  # no access may be to what is read
+        if error.errno not in NO_ROOM | {errno.EROFS}:  # EACCES may come from a file that is read
             raise
         raise refusal(error, folder) from error
 
 
 def own_partial(path: Path) -> Path:
-    """A name beside `path` for what shall become it, which nobody else writes to.
+    """Return a unique name beside `path` for a file that will be renamed to it.
 
-    It names the node, since there are file systems whose locks hold on one node only.
+    The name contains the node, since locks of some file systems do not reach other nodes.
     """
     return path.with_name(f"{path.name}.{platform.node()}-{uuid.uuid4().hex[:8]}.partial")
 
 
 @contextmanager
 def whole(path: str | Path, shared: bool = False, durable: bool = False) -> Iterator[Path]:
-    """Yields the name of a file beside `path`, which has that name after the block, and goes where it raises.
+    """Yield the name of a temporary file beside `path`; rename it to `path` after the block.
 
-    Makes the folder. shared: several processes may write `path` at once, each under a name of its own.
-    durable: waits until the disk has the file, so that no crash of the node leaves a part of it. A disk that
-    is full or read-only is a GpufeedError.
+    The folder is created, and the file is removed if the block raises. shared: several processes may write
+    `path` at once, each to its own file. durable: wait until the file is on the disk, for crashes of the
+    node. Raises GpufeedError for a full or read-only disk.
     """
     path = Path(path)
     partial = own_partial(path) if shared else path.with_name(path.name + ".partial")
@@ -82,7 +83,7 @@ def whole(path: str | Path, shared: bool = False, durable: bool = False) -> Iter
             path.parent.mkdir(parents=True, exist_ok=True)
             yield partial
             if durable:
-                with partial.open("r+b") as file:  # whichever process wrote to it
+                with partial.open("r+b") as file:  # another process may have written it
                     os.fsync(file.fileno())
             os.replace(partial, path)
     except BaseException:
@@ -92,13 +93,13 @@ def whole(path: str | Path, shared: bool = False, durable: bool = False) -> Iter
 
 
 def write_whole(path: str | Path, text: str, shared: bool = False) -> None:
-    """Writes `text` (UTF-8) beside `path` and renames it, so that a killed job leaves no half file."""
+    """Write `text` (UTF-8) to `path`, whole or not at all."""
     with whole(path, shared) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def sha256_of(path: Path, alive: Callable[[], None] = lambda: None) -> str:
-    """Return the sha256 of a file in hex, as sha256sum gives it; alive is called for each PIECE of it."""
+    """Return the sha256 of a file in hex, as sha256sum does; `alive` is called for each PIECE."""
     found, piece = hashlib.sha256(), memoryview(bytearray(PIECE))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(piece):

@@ -1,4 +1,6 @@
-"""The folders of a run and the repository: where they are, whether they can be, and the records in them."""
+"""The folders of a run and of the repository: where they are, whether they are usable, which records they
+hold.
+"""
 
 import os
 from pathlib import Path
@@ -8,19 +10,19 @@ from gpufeed.core.repeats import number_of
 
 
 def expanded(path: str | Path) -> Path:
-    """Return a path with `~` as the home folder; raise GpufeedError where there is no such home."""
+    """Return a path with `~` expanded; raise GpufeedError if there is no such home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise GpufeedError(
             f"{str(path)!r}, and no home folder of {Path(path).parts[0]!r}",
             "~ for your own home folder, or ~NAME for that of a user of this machine",
-            "write the whole path, or ./ before a name that begins with ~",
+            "write the full path, or ./ before a name that begins with ~",
         ) from error
 
 
 def check_checkout(part: Path) -> None:
-    """Raise GpufeedError where pip has installed the package without this part of its repository."""
+    """Raise GpufeedError if the package was installed without this part of its repository."""
     if not part.exists():
         raise GpufeedError(
             f"no {part}: this gpufeed was installed without its repository",
@@ -30,20 +32,20 @@ def check_checkout(part: Path) -> None:
 
 
 def check_run_folder(here: Path, clone: Path) -> None:
-    """Raise GpufeedError where Snakemake could not keep its notes on a run: in `.snakemake` of the folder."""
+    """Raise GpufeedError if Snakemake cannot write to `.snakemake` in the folder of the run."""
     place = next(place for place in (here / ".snakemake", here) if place.exists())
     if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
         raise GpufeedError(
             f"you may not write into {place}",
-            "a folder for the notes that Snakemake keeps on a run (.snakemake), and for data and results",
+            "a folder for Snakemake's state of the run (.snakemake), and for data and results",
             f"run it in a folder of your own: snakemake -s {clone / 'Snakefile'} ... there",
         )
 
 
 def settle_folders(config: dict) -> None:
-    """Makes `~` in data and results the home folder, as archives have it.
+    """Expand `~` in `data` and `results` of a config, and check them.
 
-    Raises GpufeedError where a file is in a folder's place, where one may not look, and as check_apart does.
+    Raises GpufeedError for a file in a folder's place or a folder without access, and as check_apart does.
     """
     for key in ("data", "results"):
         folder = expanded(config[key])
@@ -64,7 +66,7 @@ def settle_folders(config: dict) -> None:
 
 
 def unwritable(results: str | Path) -> GpufeedError | None:
-    """The error for results that may not be written to, where Snakemake would end in a traceback; or None."""
+    """Return the error for results without write permission, which Snakemake would not explain; or None."""
     folder = Path(results).absolute()
     place = next(one for one in (folder, *folder.parents) if one.exists())
     if os.access(place, os.W_OK | os.X_OK):
@@ -77,28 +79,28 @@ def unwritable(results: str | Path) -> GpufeedError | None:
 
 
 def check_apart(folder: Path, out: Path) -> None:
-    """Raises GpufeedError where a source's folder is, holds or lies in the one of the images below `out`."""
+    """Raise GpufeedError if a source's folder and the prepared images below `out` overlap."""
     own, images = expanded(folder).resolve(), out.resolve() / "images"
     if own == images or own in images.parents or images in own.parents:
         raise GpufeedError(
-            f"the images in {folder} where their own dataset is laid out, {images}",
-            "a folder of images that no preparation writes to",
+            f"the images in {folder}, which overlap with the prepared dataset in {images}",
+            "a folder of images outside of the prepared dataset",
             "give the source another name, or its datasets another folder: --config data=FOLDER",
         )
 
 
 def records_below(folder: str | Path) -> list[Path]:
-    """The records below a folder, by path: those in its `records`, in any `records`, or in any folder.
+    """Return the records below a folder, sorted: in its `records`, in any `records`, or in any folder.
 
-    A record's file is called by the number of its repeat (see `repeats.number_of`). Published results, which
-    lie in a folder `reference` of others, are not of those. Raises GpufeedError if there is none.
+    A record's file name is the number of its repeat (see `repeats.number_of`). Published results in a folder
+    `reference` are left out. Raises GpufeedError if there is no record.
     """
     folder = Path(folder)
     inner = folder / "records"
     root = inner if inner.is_dir() else folder
     numbered = (path for path in root.rglob("*.json") if number_of(path.stem) is not None)
     found = sorted(path for path in numbered if "reference" not in path.relative_to(root).parts[:-1])
-    # a folder of several folders of results, whose decisions on repeats are called by numbers too
+    # with several folders of results, decisions on repeats are numbered files too
     found = [path for path in found if "records" in path.relative_to(root).parts] or found
     if not found:
         raise GpufeedError(
@@ -110,5 +112,5 @@ def records_below(folder: str | Path) -> list[Path]:
 
 
 def baseline_records(folder: str | Path, experiment: str) -> list[Path]:
-    """Those of one experiment, of which there may be none; raises GpufeedError for a folder without any."""
+    """Return the records of one experiment, if any; raise GpufeedError for a folder without records."""
     return [path for path in records_below(folder) if path.parent.parent.name == experiment]

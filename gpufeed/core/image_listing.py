@@ -1,6 +1,6 @@
-"""The image files below a folder, by name alone: which they are, and whether they are still the same ones.
+"""Image files below a folder, by name only, and a digest that changes with the names.
 
-Imported while the workflow plans, so it needs the standard library alone.
+Standard library only: the workflow imports this while it plans.
 """
 
 import hashlib
@@ -13,22 +13,22 @@ from gpufeed.core.errors import GpufeedError
 # as torchvision.datasets.folder.IMG_EXTENSIONS has them
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
-FOLDER, NAMES = "folder", "names"  # keys of where they lie and of their digest in what a dataset was made of
+FOLDER, NAMES = "folder", "names"  # keys in a dataset's content: the path, and the digest of the names
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is an image by its name; hidden files are none, such as those that macOS leaves."""
+    """Return whether a name is that of an image; hidden files, such as those of macOS, are not."""
     last = name.rpartition("/")[2]
     return last.lower().endswith(SUFFIXES) and not is_hidden(name)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file, or a folder on the way to it, is hidden."""
+    """Return whether a file, or a folder on the way to it, is hidden."""
     return any(part.startswith(".") for part in name.split("/"))
 
 
 def files_below(folder: Path) -> list[str]:
-    """All files below a folder but hidden ones, links followed: names from there on, with `/`, sorted.
+    """Return the files below a folder but hidden ones, links followed: sorted relative names with `/`.
 
     Raises GpufeedError as `names_below` does.
     """
@@ -36,9 +36,9 @@ def files_below(folder: Path) -> list[str]:
 
 
 def names_below(folder: Path) -> list[str]:
-    """As `files_below`, and the folders, with a slash at the end.
+    """Return the names of `files_below`, and the folders with a trailing slash.
 
-    Raises GpufeedError where that is no folder, or a folder below it may not be read.
+    Raises GpufeedError if it is no folder, or if a folder below it may not be read.
     """
     if not folder.is_dir():
         raise GpufeedError(
@@ -57,7 +57,7 @@ def names_below(folder: Path) -> list[str]:
 
 
 def _walk(folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    """above: device and inode of the folders on the way, so that a link to one of them is no endless way."""
+    """Yield names; above: (device, inode) of the folders on the way, to stop at link cycles."""
     found = os.stat(folder)
     here = (found.st_dev, found.st_ino)
     if here in above:
@@ -74,6 +74,6 @@ def _walk(folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Iter
 
 
 def names_digest(names: list[str]) -> str:
-    """A digest of the images among some files: another one once some came, went or were renamed."""
+    """Return a digest of the image names among some files."""
     images = "\0".join(name for name in names if is_image(name))
     return hashlib.sha256(os.fsencode(images)).hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""What a tuning chooses for a loader, and the lines in which a config or a script says it.
+"""The settings that a tuning chooses for a loader, and how a config or a command spells them.
 
-Standard library only: read while planning.
+Standard library only: used while planning.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.record import TUNED
 from gpufeed.core.registry import LOADERS
 
-OF_DATALOADER = {"workers": "num_workers"}  # axes that torch's DataLoader calls otherwise
+OF_DATALOADER = {"workers": "num_workers"}  # axes with another name in torch's DataLoader
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is chosen for a loader, in the order of its usual influence; fields of Cell and LoadRequest."""
+    """The settings that are chosen, in the order of their usual influence; fields of Cell and LoadRequest."""
 
     workers: int
     decoder: str
@@ -37,22 +37,22 @@ class Setting:
         return settle(replace(cell, settings=None, **asdict(self)))
 
     def changes(self, other: "Setting") -> dict[str, Any]:
-        """Return what this one has other than `other`."""
+        """Return the axes in which this setting differs from `other`."""
         return {axis: mine for axis, mine in asdict(self).items() if mine != getattr(other, axis)}
 
     def written(self, loader: str) -> dict[str, str]:
-        """Return the axes as YAML and Hydra write them, without those that the loader does not have."""
+        """Return the axes that the loader has, as YAML and Hydra spell them."""
         found = {axis: value for axis, value in asdict(self).items() if value is not None}
         if not LOADERS[loader].decoders:
             del found["decoder"]
         return {name: str(one).lower() if isinstance(one, bool) else str(one) for name, one in found.items()}
 
     def in_words(self, loader: str) -> str:
-        """Return it as axes of a block, on one line."""
+        """Return the setting as axes of a block, on one line."""
         return ", ".join(f"{axis}: {value}" for axis, value in self.written(loader).items())
 
     def lines(self, loader: str, batch_size: int) -> dict[str, str]:
-        """Return what to paste: `config` into a block, `command` behind gpufeed.train, `dataloader`.
+        """Return the lines to paste: `config` into a block, `command` after gpufeed.train, `dataloader`.
 
         dataloader: the call of torch's DataLoader, for loaders that are one.
         """
@@ -72,7 +72,7 @@ AXES = tuple(one.name for one in fields(Setting))
 
 
 def read_tuned(path: str | Path) -> Setting:
-    """Return what a tuning chose; raise Skip or GpufeedError with its own sentence where it chose nothing."""
+    """Return the setting that a tuning chose; raise Skip or GpufeedError with its sentence if it has none."""
     found = TUNED.read(path)
     if found["status"] == "skipped":
         raise Skip(found["sentence"])

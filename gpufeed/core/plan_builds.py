@@ -1,7 +1,4 @@
-"""Which builds of caches an experiment times: read from the config while the workflow plans.
-
-Standard library only.
-"""
+"""Which builds of caches an experiment times, from the config. Standard library only: used while planning."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ CORES = ("all", "one")
 
 @dataclass(frozen=True)
 class Builds:
-    """What one experiment times. runs: (decoder, "all" or "one" core), each a fresh process."""
+    """The builds that an experiment times. runs: (decoder, "all" or "one" core), each in a fresh process."""
 
     dataset: str
     counts: list[int]
@@ -22,9 +19,9 @@ class Builds:
 
 
 def planned_builds(config: Mapping, experiment: str) -> Builds | None:
-    """The builds of an experiment of a config that keeps to its schema; None if it has none.
+    """Return the builds of an experiment of a valid config; None without `builds`.
 
-    Raises GpufeedError for a dataset or decoder that does not exist.
+    Raises GpufeedError for an unknown dataset or decoder.
     """
     block = config["experiments"][experiment].get("builds")
     if block is None:

@@ -1,4 +1,4 @@
-"""What a sweep measures: its settings from the config, and the points of one decoder on one node.
+"""What a sweep of decoders measures: its settings, and its points on one node.
 
 Standard library only: the workflow imports this while it plans.
 """
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from gpufeed.core.errors import require_known, unknown
 from gpufeed.core.registry import DECODERS
 
-# Entries of a sweep that read strips.bin, and the backend that decodes it; None: the best for the device.
+# Entries of a sweep that read strips.bin -> the backend that decodes; None: the best for the device.
 STRIP_SETS = {"strips": None, "strips_cpu": "cpu"}
-STRIP_PIXELS = 2**28  # of the strips in one call: 805 MB of decoded pixels
+STRIP_PIXELS = 2**28  # of the strips in one call, at most: 805 MB decoded
 DEFAULTS = {
     "cores": [1, 4, 8, 16],
     "batch_size": 256,
@@ -25,7 +25,7 @@ DEFAULTS = {
 
 
 def check_sweep(config: Mapping, experiment: str) -> None:
-    """Raises GpufeedError for a name in an experiment's sweep that there is not."""
+    """Raise GpufeedError for an unknown name in an experiment's sweep."""
     sweep, where = config["experiments"][experiment].get("sweep"), f"experiments.{experiment}.sweep"
     if sweep is None:
         return
@@ -40,7 +40,7 @@ def check_sweep(config: Mapping, experiment: str) -> None:
 
 
 def settings(config: Mapping, experiment: str) -> dict | None:
-    """The sweep of an experiment with all defaults, stand-ins in their places; None if it has none."""
+    """Return the sweep of an experiment with all defaults and stand-ins; None without `sweep`."""
     sweep = config["experiments"][experiment].get("sweep")
     if sweep is None:
         return None
@@ -56,16 +56,16 @@ def settings(config: Mapping, experiment: str) -> dict | None:
 
 @dataclass(frozen=True)
 class Images:
-    """What the points need to know of a dataset: pixels of an image, and how many images there are."""
+    """The images of a dataset, as far as the points depend on them."""
 
-    pixels: float  # in the mean
-    count: int  # that the sweep uses
+    pixels: float  # of an image, mean
+    count: int  # used by the sweep
     all: int  # of the training split
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement: a dataset on so many cores, in batches of so many images, from which page cache."""
+    """One measurement: dataset, number of cores, batch size, and whether the page cache is warm or cold."""
 
     dataset: str
     cores: int
@@ -74,17 +74,17 @@ class Point:
 
 
 def batch_of(wanted: int, images: Images, batch_pixels: int) -> int:
-    """Images a call: what is wanted, within `batch_pixels` and within the dataset."""
+    """Return the images of a call: `wanted`, limited by `batch_pixels` and by the dataset."""
     return max(1, min(wanted, int(batch_pixels // images.pixels), images.count))
 
 
 def core_counts(
     wanted: list[int], allowed: int, spreads: bool, restricts: bool
 ) -> tuple[list[int], list[str]]:
-    """The core counts to measure, ascending, and a sentence for each kind that is left out.
+    """Return the core counts to measure, ascending, and a sentence for each kind that is left out.
 
-    spreads: whether the decoder's speed is one of cores; a GPU decoder is measured with all of them.
-    restricts: whether the system lets a process have fewer than all.
+    spreads: whether the decoder scales with cores; a GPU decoder is measured with all of them. restricts:
+    whether the system can pin a process to fewer cores.
     """
     if not spreads:
         return [allowed], []
@@ -95,7 +95,7 @@ def core_counts(
         counts = ", ".join(map(str, too_many))
         left_out.append(f"Left out: {counts} cores, since this run has {allowed}.")
     if not restricts and fitting != [allowed]:
-        left_out.append("Left out: fewer cores than all, since this system lets no process choose its cores.")
+        left_out.append("Left out: fewer cores than all, since this system cannot pin processes to cores.")
         fitting = [allowed]
     return fitting, left_out
 
@@ -103,10 +103,10 @@ def core_counts(
 def points(
     settings: Mapping, sizes: Mapping[str, Images], counts: list[int], whole: bool = False
 ) -> list[Point]:
-    """All points of a decoder, grouped by cores.
+    """Return all points of a decoder, grouped by cores.
 
     counts: from `core_counts`; batch sizes and cold caches are measured on the most cores. whole: the decoder
-    takes the whole training split in one call, as far as STRIP_PIXELS allow, whatever the batch size.
+    takes the whole training split in one call, up to STRIP_PIXELS, whatever the batch size.
     """
     pixels, found = settings["batch_pixels"], []
 

@@ -1,6 +1,6 @@
-"""The impact table of an experiment: which pairs of its cells show what one change is worth.
+"""The impact table of an experiment: pairs of its cells that differ in one change.
 
-Read from the config while the workflow plans; standard library only.
+Standard library only: used while planning.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from gpufeed.core.cell_matrix import combinations, crossed, flat
 from gpufeed.core.cells import AXES, Cell
 from gpufeed.core.errors import GpufeedError
 
-OF_WORKERS = ("workers", "prefetch_factor", "persistent_workers")  # go with the loader that has them
+OF_WORKERS = ("workers", "prefetch_factor", "persistent_workers")  # depend on the loader
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Goal:
-    """A cell, as {axis: value}, that is to be fast: an epoch in less than epoch_s seconds, or at least
-    `times` the images per second of the cell `over`.
+    """A target for a cell, given as {axis: value}.
+
+    An epoch takes less than epoch_s seconds, or the rate is at least `times` that of the cell `over`.
     """
 
     words: str
@@ -38,7 +39,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Impact:
-    """What the report compares; rows whose cells are impossible under this config are left out."""
+    """The rows of the table; rows whose cells are impossible under this config are left out."""
 
     context: str = ""
     changes: list[Change] = field(default_factory=list)
@@ -46,9 +47,9 @@ class Impact:
 
 
 def planned_impact(config: Mapping, experiment: str, planned: Iterable[Cell]) -> Impact | None:
-    """The impact table of an experiment; None if it has none.
+    """Return the impact table of an experiment; None without `impact`.
 
-    planned: its cells. Raises GpufeedError for a row whose axes do not pick one cell.
+    planned: its cells. Raises GpufeedError for a row whose axes do not select one cell.
     """
     block = config["experiments"][experiment].get("impact")
     if block is None:
@@ -77,19 +78,19 @@ def planned_impact(config: Mapping, experiment: str, planned: Iterable[Cell]) ->
 
 
 def changed(before: Mapping, after: Mapping) -> dict:
-    """What picks the cell after a change, as a block writes it: all axes of the cell before but one."""
+    """Return the selector of the cell after a change: the axes of the cell before, with those of `after`."""
     gone = OF_WORKERS if {"loader", *OF_WORKERS} & set(after) else ()
     kept = {axis: value for axis, value in before.items() if axis not in gone}
     return {**kept, "overrides": [kept["overrides"]], **after}
 
 
 def axes_of(cell: Cell) -> dict:
-    """{axis: value} of a cell."""
+    """Return {axis: value} of a cell."""
     return {name: getattr(cell, name) for name in sorted(AXES)} | {"overrides": list(cell.overrides)}
 
 
 class Cells:
-    """The cells of an experiment by their axes, those that this config makes impossible too."""
+    """The cells of an experiment by their axes, including those that this config makes impossible."""
 
     def __init__(self, config: Mapping, experiment: str, planned: Iterable[Cell]):
         self.stand_ins = config["use_instead"]
@@ -97,9 +98,9 @@ class Cells:
         self.crossed = [axes_of(cell) for _, cell in crossed(config, experiment)]
 
     def pick(self, selector: Mapping, where: str) -> dict | None:
-        """The axes of the planned cell that a selector, written as a block, means; None if it is impossible.
+        """Return the axes of the planned cell that a selector matches; None if that cell is impossible.
 
-        Raises GpufeedError if it means several, or one that no block has.
+        Raises GpufeedError if it matches several cells, or none of any block.
         """
         try:
             (wanted,) = combinations(selector)
@@ -123,5 +124,5 @@ class Cells:
 
 
 def matches(cell: Mapping, wanted: Mapping) -> bool:
-    """Whether a cell has all the values."""
+    """Return whether a cell has all these values."""
     return all(cell[axis] == value for axis, value in wanted.items())

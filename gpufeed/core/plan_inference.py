@@ -1,4 +1,4 @@
-"""What an experiment measures of its models in use. Standard library only: read while planning."""
+"""What an experiment measures of its kept models. Standard library only: used while planning."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,28 +16,30 @@ DEFAULTS = {
     "rounds": 5,
     "seconds": 0.3,
 }
-REFERENCE = ("eager", "fp32")  # whose answers all others are compared with
+REFERENCE = ("eager", "fp32")  # its predictions are the reference
 
 
 def own(config: Mapping, experiment: str) -> Mapping | None:
-    """The experiment's `inference` as written; None if it has none."""
+    """Return the experiment's `inference` as written; None without it."""
     return config["experiments"][experiment].get("inference")
 
 
 def calibration(config: Mapping, experiment: str) -> dict[str, Any]:
-    """How the INT8 file of an experiment is calibrated, with all defaults."""
+    """Return how the INT8 file of an experiment is calibrated, with all defaults."""
     return {**CALIBRATION, **(own(config, experiment) or {}).get("calibration", {})}
 
 
 def settings(config: Mapping, experiment: str) -> dict[str, Any] | None:
-    """What its models are measured with, with all defaults, but for calibration; None without any."""
+    """Return the settings of the measurement with all defaults, without calibration; None without
+    `inference`.
+    """
     if (block := own(config, experiment)) is None:
         return None
     return {**DEFAULTS, **{key: block[key] for key in DEFAULTS if key in block}}
 
 
 def pairs(settings: Mapping) -> list[tuple[str, str]]:
-    """(backend, precision) of each row, the reference first: with it all others are compared."""
+    """Return (backend, precision) of each row, the reference first."""
     chosen = [
         (backend, precision)
         for backend in settings["backends"]
@@ -48,7 +50,7 @@ def pairs(settings: Mapping) -> list[tuple[str, str]]:
 
 
 def check(config: Mapping, experiment: str) -> None:
-    """Raises GpufeedError for a backend that does not exist, and for rows that no backend would have."""
+    """Raise GpufeedError for an unknown backend, and for one whose precisions are all left out."""
     if (found := settings(config, experiment)) is None:
         return
     where = f"experiments.{experiment}.inference"
@@ -56,7 +58,7 @@ def check(config: Mapping, experiment: str) -> None:
         require_known("backend", name, BACKENDS, f"{where}.backends")
         if not any(backend == name for backend, _ in pairs(found)):
             raise GpufeedError(
-                f"backend {name} in {where}, of whose precisions none is in `precisions`",
+                f"backend {name} in {where}, which has none of the `precisions`",
                 f"one of: {', '.join(BACKENDS[name].precisions)}",
                 f"add one to {where}.precisions, or remove the backend",
             )

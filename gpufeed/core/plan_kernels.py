@@ -1,7 +1,7 @@
-"""What the kernel benchmark measures, from the config. Standard library only: read while planning.
+"""What the kernel benchmark measures, from the config. Standard library only: used while planning.
 
-A benchmark belongs to one family of works: the augments' kernels on batches of images, or the activation
-of a vision transformer's MLP on a matrix of rows x columns.
+A benchmark has one family of works. AUGMENT has the augments' kernels on batches of images. ACTIVATION has
+the activation of a vision transformer's MLP on a matrix of rows x columns.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ WORKS = ("normalise", *STEPS, "crop_flip", "one_pass")
 IMPLEMENTATIONS = ("fused", "chain", "torch", "torchvision", "kornia", "dali")
 
 FORMS = ("tanh", "erf")
-ACTIVATION_WORKS = {  # and the forms in which it is measured; fused into a product there is only one
+ACTIVATION_WORKS = {  # -> forms that are measured; a fused product has only one
     "bias_gelu_forward": FORMS,
     "bias_gelu_backward": FORMS,
     "linear_gelu": ("tanh",),
     "mlp": ("tanh",),
 }
-YARDSTICKS = {"bias_gelu_forward": "copy", "bias_gelu_backward": "triad"}  # where moving bytes decides
+YARDSTICKS = {"bias_gelu_forward": "copy", "bias_gelu_backward": "triad"}  # works limited by bandwidth
 ACTIVATION_IMPLEMENTATIONS = ("extension", "epilogue", "compiled", "eager", "gelu_alone")
 
 DEFAULTS = {
@@ -31,9 +31,9 @@ DEFAULTS = {
 
 
 def settings(config: Mapping, experiment: str) -> dict | None:
-    """What the benchmark of an experiment is measured with: its `kernels` with all defaults, but for `lines`.
+    """Return the `kernels` of an experiment with all defaults; None without it.
 
-    None if it has none. Another line is another judgement of the same measurement.
+    `lines` are left out: changing them keeps existing measurements valid.
     """
     own = config["experiments"][experiment].get("kernels")
     if own is None:
@@ -47,12 +47,12 @@ def settings(config: Mapping, experiment: str) -> dict | None:
 
 
 def lines(config: Mapping, experiment: str) -> list[dict]:
-    """What the rows of the benchmark of an experiment are held to, as the config says."""
+    """Return the limits that the rows of an experiment's benchmark must meet."""
     return [dict(line) for line in config["experiments"][experiment].get("kernels", {}).get("lines", [])]
 
 
 def check_lines(config: Mapping, experiment: str) -> None:
-    """Raises GpufeedError for a line that no row could ever meet."""
+    """Raise GpufeedError for a line that no row could meet."""
     for number, line in enumerate(lines(config, experiment)):
         where = f"experiments.{experiment}.kernels.lines.{number}"
         work, form, remedy = line["work"], line["form"], f"correct {where}"

@@ -1,6 +1,6 @@
-"""What the references of a config are asked before anything is planned: do they run with their options?
+"""Asks, before anything is planned, whether the references of a config run with their options.
 
-A process with torch answers (gpufeed.plugins), once: answers are kept until the code or a version changes.
+A process with torch answers (gpufeed.plugins). Answers are cached until the code or a version changes.
 """
 
 import json
@@ -23,26 +23,26 @@ from gpufeed.core.file_writes import write_whole
 from gpufeed.core.references import FORMS, code_of, is_reference
 from gpufeed.core.registry import RECIPES
 
-KEPT = Path(".snakemake/gpufeed_plugins.json")  # in the folder of the run
-OWN = "own"  # the size of images that the model was made for
+KEPT = Path(".snakemake/gpufeed_plugins.json")  # the cache, in the folder of the run
+OWN = "own"  # size: the one that the model was made for
 CLASSES = {"cifar10": 10, "cifar10_jpeg": 10, "fashion_mnist": 10}
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def references_of(cell: Cell) -> dict[str, str]:
-    """Return kind -> reference, of those that a cell has."""
+    """Return kind -> reference, for those that a cell has."""
     of = {"dataset": cell.source.get("layout")}
     return {kind: name for kind in FORMS if is_reference(name := of.get(kind, getattr(cell, kind)))}
 
 
 def options_of(cell: Cell, group: str) -> dict[str, Any]:
-    """Return the options of the reference that a cell has as its `group`: they are its overrides."""
+    """Return the options of a cell's reference of kind `group`, which are given as overrides."""
     parsed = map(parse_override, cell.overrides)
     return {key: value for of, key, value in parsed if of == group}
 
 
 def parse_override(text: str) -> tuple[str, str, object]:
-    """'model.stem=cifar' as (group, key, value); the value is JSON where it can be, else a string."""
+    """Split 'model.stem=cifar' into (group, key, value); the value is JSON if possible, else a string."""
     target, _, value = text.partition("=")
     group, _, key = target.partition(".")
     try:
@@ -52,9 +52,9 @@ def parse_override(text: str) -> tuple[str, str, object]:
 
 
 def question(config: Mapping, cell: Cell, kind: str) -> dict[str, Any]:
-    """Return what is asked about a cell's reference, as plain data.
+    """Return the question about a cell's reference as plain data.
 
-    size: (height, width) of its images; OWN: that of the model, or the recipe's; None: not known yet.
+    size: (height, width) of its images; OWN: that of the model, or of the recipe; None: not known yet.
     """
     name, source = references_of(cell)[kind], config["sources"][cell.dataset]
     asked = {"kind": kind, "name": name, "options": options_of(cell, kind), "code": code_of([name])}
@@ -73,7 +73,7 @@ def question(config: Mapping, cell: Cell, kind: str) -> dict[str, Any]:
 def answers(config: Mapping) -> dict[str, Any]:
     """Return question -> answer for all references of the experiments of a config; {} without any.
 
-    Raises GpufeedError at the first that is refused.
+    Raises GpufeedError for the first reference that is refused.
     """
     layouts = [source["layout"] for source in config["sources"].values()]
     if not any(map(is_reference, [*named(config["experiments"]), *layouts])):
@@ -92,7 +92,7 @@ def named(experiments: Mapping) -> Iterable[object]:
 
 
 def ask(questions: Iterable[Mapping]) -> dict[str, Any]:
-    """Return question (see `as_text`) -> answer; a process of its own is asked what is not known yet."""
+    """Return question (see `as_text`) -> answer; only questions without a cached answer start the process."""
     wanted, known = {as_text(each): each for each in questions}, {}
     with suppress(OSError, ValueError):
         known = json.loads(KEPT.read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def as_text(question: Mapping) -> str:
 
 @cache
 def versions() -> list[str]:
-    """Return the versions of what builds models; "" for a package that is not installed."""
+    """Return the versions of the packages that build models; "" for one that is not installed."""
     found = []
     for package in ("torch", "torchvision", "timm"):
         try:
@@ -125,7 +125,7 @@ def versions() -> list[str]:
 
 
 def asked_of_process(questions: list[Mapping]) -> list[dict]:
-    """Return the answers of gpufeed.plugins, a process that sees no GPU: code of others may end it."""
+    """Return the answers of a gpufeed.plugins process, which sees no GPU and which user code may crash."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-m", "gpufeed.plugins"],
@@ -136,10 +136,10 @@ def asked_of_process(questions: list[Mapping]) -> list[dict]:
     )
     if done.returncode:
         names = ", ".join(sorted({each["name"] for each in questions}))
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        said = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise GpufeedError(
-            f"a process that ended with status {done.returncode} when it imported {names} ({said})",
-            "code that can be imported by a Python with torch and the packages that it needs",
-            "import it in a Python shell, and correct what ends that",
+            f"a process that ended with status {done.returncode} while importing {names} ({said})",
+            "code that imports in a Python with torch and the packages that it needs",
+            "import it in a Python shell, and fix what ends that shell",
         )
     return json.loads(done.stdout)

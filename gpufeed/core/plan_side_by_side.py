@@ -1,4 +1,4 @@
-"""Two pipelines side by side: find their cells and name what is shown of them.
+"""Two pipelines side by side: find their cells, and the columns that are shown.
 
 Standard library only: the workflow imports this while it plans.
 """
@@ -17,8 +17,8 @@ TOTAL_SAYS = "Total is measured from the end of the previous batch, so it includ
 def pair(config: Mapping, plan: Plan, experiment: str) -> dict[str, str]:
     """Return block -> id of its cell for the two blocks in `side_by_side`; {} without that key.
 
-    Also {} if a cell is impossible under this config. Raises GpufeedError for an unknown block, a block of
-    several cells, a cell without `synchronise: step`, and two blocks that are one cell.
+    Returns {} too if a cell is impossible under this config. Raises GpufeedError for an unknown block, a
+    block of several cells, a cell without `synchronise: step`, and two blocks with the same cell.
     """
     found, where = {}, f"experiments.{experiment}.side_by_side"
     for block in (names := config["experiments"][experiment].get("side_by_side", [])):
@@ -28,8 +28,8 @@ def pair(config: Mapping, plan: Plan, experiment: str) -> dict[str, str]:
             raise GpufeedError(
                 f"block {block!r} in {where}: {len(cells)} cells, synchronise "
                 f"{' and '.join(sorted({plan.cells[experiment][cell].synchronise for cell in cells}))}",
-                "a block of one cell with synchronise step, whose phases are waited for",
-                "give the block one value an axis and `synchronise: step`, or name another block",
+                "a block of one cell with `synchronise: step`, which times each phase",
+                "give the block one value per axis and `synchronise: step`, or name another block",
             )
         if cells:
             found[block] = cells[0]
@@ -43,12 +43,12 @@ def pair(config: Mapping, plan: Plan, experiment: str) -> dict[str, str]:
 
 
 def words(block: str) -> str:
-    """Return a block's name as words."""
+    """Return a block's name with spaces for underscores."""
     return block.replace("_", " ")
 
 
 def block_of(config: Mapping, name: str, cell: Mapping) -> str | None:
-    """Return the block in `side_by_side` of an experiment that is this cell (Cell.asdict), or None."""
+    """Return the block in `side_by_side` whose cell this is (Cell.asdict), or None."""
     asked = config["experiments"][name].get("side_by_side", [])
     for block, made in crossed(config, name) if asked else ():
         if block in asked and as_text(made.asdict()) == as_text(cell):
@@ -57,11 +57,11 @@ def block_of(config: Mapping, name: str, cell: Mapping) -> str | None:
 
 
 def as_text(cell: Mapping) -> str:
-    """Return a cell as JSON, without its hyper-parameters, which follow from its overrides."""
+    """Return a cell as JSON without its hyper-parameters, which follow from its overrides."""
     return json.dumps({**cell, "hyper": None}, sort_keys=True)
 
 
 def line(name: object, values: Any) -> str:
-    """Return a line of the table: a name and four times in milliseconds, or the headings."""
+    """Return a line of the table: a name and four times in milliseconds, or the column headings."""
     cells = [f"{value:>12.2f}" if isinstance(value, float) else f"{value:>12}" for value in values]
     return f"{name:>6}" + "".join(cells)

@@ -1,6 +1,6 @@
-"""The JSON that each kind of measurement leaves behind, which tables and figures read.
+"""The JSON documents of each kind of measurement, which tables and figures read.
 
-The record is that of one repeat of one cell. `gpufeed/core/schemas` describes every field with its unit.
+`gpufeed/core/schemas` describes every field with its unit.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ from gpufeed.core.document import Document
 
 RECORD_VERSION = 1
 RECORD_PLACE = "{experiment}/{cell_id}/{repeat}"
-# a repeat may have another record beside its first: 3-again.json
+# a repeat may have a second record: 3-again.json
 RECORD = Document("record", "record", (f"{RECORD_PLACE}.json", f"{RECORD_PLACE}-*.json"))
 
 CEILINGS_VERSION = 1
@@ -39,7 +39,7 @@ EVALUATION = Document("evaluation", "evaluation", ("{experiment}/{cell_id}/evalu
 
 @dataclass
 class Record:
-    """One repeat. Fields as in the schema; everything measured is None unless status is `done`."""
+    """One repeat of one cell. Fields as in the schema; measured fields are None unless status is `done`."""
 
     experiment: str
     cell_id: str
@@ -67,10 +67,10 @@ class Record:
     schema_version: int = RECORD_VERSION
 
     def write(self, path: str | Path) -> None:
-        """Writes the record as JSON, whole or not at all; raises GpufeedError if it breaks the schema."""
+        """Write the record as JSON, whole or not at all; raise GpufeedError if it breaks the schema."""
         RECORD.write(asdict(self), path)
 
     @classmethod
     def read(cls, path: str | Path) -> "Record":
-        """Reads a record; raises GpufeedError if it is damaged or of another schema version."""
+        """Read a record; raise GpufeedError if it is damaged or of another schema version."""
         return cls(**RECORD.read(path))

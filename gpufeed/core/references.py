@@ -1,7 +1,7 @@
-"""References to a model, dataset, loader or augment of one's own, where the config takes a registered name.
+"""References to user code, where the config takes a registered model, dataset, loader or augment.
 
-`torchvision:NAME`, `timm:NAME`, `package.module:attribute` or `path.py:attribute`. Standard library only: the
-workflow reads them while it plans, and imports nothing that they name. `resolve` does, in jobs.
+`torchvision:NAME`, `timm:NAME`, `package.module:attribute` or `path.py:attribute`. Standard library only:
+while planning, references are checked without being imported. Only `resolve` imports, in jobs.
 """
 
 import ast
@@ -22,11 +22,11 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import expanded
 from gpufeed.core.source_digest import PACKAGE, imported, statements
 
-LIBRARIES = ("torchvision", "timm")  # of models by name
+LIBRARIES = ("torchvision", "timm")  # whose models have names
 OF_CODE = ("package.module:attribute", "path.py:attribute")
 FORMS = {"model": (*(f"{library}:NAME" for library in LIBRARIES), *OF_CODE)}
 FORMS |= {"loader": OF_CODE, "dataset": OF_CODE, "augment": OF_CODE}
-INSTALLED = ("site-packages", "dist-packages")  # code below these is known by its version
+INSTALLED = ("site-packages", "dist-packages")  # code below these has a version instead of a digest
 
 
 def is_reference(name: object) -> bool:
@@ -35,7 +35,7 @@ def is_reference(name: object) -> bool:
 
 
 def split(reference: str) -> tuple[str, str]:
-    """Return what stands before the last colon and behind it."""
+    """Return the parts before and after the last colon."""
     where, _, attribute = reference.rpartition(":")
     return where, attribute
 
@@ -46,9 +46,9 @@ def is_file(reference: str) -> bool:
 
 
 def short(name: str) -> str:
-    """Return a name for paths: `my_model.Net` for my_model.py:Net, any other name than a reference as it is.
+    """Return a name for paths: `my_model.Net` for my_model.py:Net; registered names are unchanged.
 
-    Of a file in another folder a digest of the path tells it from files of the same name.
+    A file in another folder gets a digest of its path, since files may share a name.
     """
     if not is_reference(name):
         return name
@@ -60,7 +60,7 @@ def short(name: str) -> str:
 
 
 def check(kind: str, reference: str, where: str) -> None:
-    """Raise GpufeedError for a reference that can name nothing, as far as the disk says.
+    """Raise GpufeedError for a reference whose module or file does not exist.
 
     kind: a key of FORMS. where: its place in the config.
     """
@@ -68,7 +68,7 @@ def check(kind: str, reference: str, where: str) -> None:
     found, forms = f"{kind} {reference!r} in {where}", " or ".join(FORMS[kind])
     if place in LIBRARIES:
         if kind != "model" or not attribute:
-            remedy = "write the name of a model after the colon" if kind == "model" else "name code of yours"
+            remedy = "write the name of a model after the colon" if kind == "model" else "name your own code"
             raise GpufeedError(found, forms, remedy)
         return
     words = attribute.split(".") + ([] if is_file(reference) else place.split("."))
@@ -82,22 +82,22 @@ def check(kind: str, reference: str, where: str) -> None:
         there = path.parent.absolute()
         raise GpufeedError(
             f"{found}, and no file {path.name} in {there}",
-            "a file of Python; its path is seen from the folder of the run",
+            "a Python file; its path is relative to the folder of the run",
             f"write {str(path.with_name(near[0]))!r} instead" if near else "correct the path",
         )
 
 
 @cache
 def module_file(module: str, found: str = "") -> Path | None:
-    """Return the file of a module without importing it; None for one that is built in.
+    """Return the file of a module without importing it; None for a built-in one.
 
-    Raises GpufeedError, which begins with `found`, where there is none.
+    Raises GpufeedError, which begins with `found`, if there is no such module.
     """
     see_run_folder()
     top, *rest = module.split(".")
     try:
         spec = None if top == "__main__" else importlib.util.find_spec(top)
-    except ValueError:  # a module that was made by hand has no spec
+    except ValueError:  # a module without a spec
         spec = None
     folders, name = (spec and spec.submodule_search_locations) or [], top
     for part in rest if spec else ():
@@ -115,13 +115,13 @@ def module_file(module: str, found: str = "") -> Path | None:
 
 
 def see_run_folder() -> None:
-    """Let modules in the folder of the run be imported, after all others."""
+    """Append the folder of the run to sys.path."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
 
 def source_file(reference: str) -> Path | None:
-    """Return the file of one's own that a reference names; None for an installed package."""
+    """Return the user's file that a reference names; None for an installed package."""
     where, _ = split(reference)
     if where in LIBRARIES:
         return None
@@ -130,17 +130,17 @@ def source_file(reference: str) -> Path | None:
 
 
 def code_of(references: Iterable[str]) -> dict[str, str]:
-    """Return file -> digest of its code, of what the references name and what that imports of its folder.
+    """Return file -> digest of the code, for the files that references name and those that they import.
 
-    Comments, docstrings and layout do not count. Files are called as seen from where their imports begin.
-    Raises GpufeedError for a file that is no Python.
+    Comments, docstrings and layout do not count. File names are relative to where their imports begin. Raises
+    GpufeedError for a file that is not valid Python.
     """
     places = [place for reference in references if (place := place_of(reference))]
     return {name: digest for place in places for name, digest in closure(*place).items()}
 
 
 def place_of(reference: str) -> tuple[Path, Path] | None:
-    """Return the file of one's own that a reference names, and the folder where its imports begin."""
+    """Return the user's file that a reference names, and the folder where its imports begin."""
     if (path := source_file(reference)) is None:
         return None
     depth = 0 if is_file(reference) else split(reference)[0].count(".") + (path.name == "__init__.py")
@@ -148,7 +148,7 @@ def place_of(reference: str) -> tuple[Path, Path] | None:
 
 
 def files_of(reference: str) -> dict[str, Path]:
-    """Return name -> file, of what a reference names and imports: as the folder of a run must have them."""
+    """Return name -> file for the files that a reference needs, named relative to the folder of the run."""
     if (place := place_of(reference)) is None:
         return {}
     below = Path(split(reference)[0]).parent if is_file(reference) else Path()
@@ -156,7 +156,7 @@ def files_of(reference: str) -> dict[str, Path]:
 
 
 def closure(first: Path, root: Path) -> dict[str, str]:
-    """Return file -> digest of the code of a file and of all below `root` that it imports."""
+    """Return file -> digest of the code, for a file and all files below `root` that it imports."""
     ahead, found = [first], {}
     while ahead:
         name = ahead[0].relative_to(root).as_posix()
@@ -176,12 +176,12 @@ def parsed(path: Path, changed_ns: int, root: Path) -> tuple[str, list[Path]]:
         line = f", line {error.lineno}" if getattr(error, "lineno", None) else ""
         raise GpufeedError(
             f"{path}{line}: {error.msg if isinstance(error, SyntaxError) else error}",
-            "a file that Python can read",
+            "valid Python",
             "correct it",
         ) from error
     within = list(path.relative_to(root).parent.parts)
     names = {tuple(name.split(".")) for node in statements(tree) for name in imported(node, within)}
-    # gpufeed, beside the files of a run in the clone, has digests of its own
+    # gpufeed itself, which a run in the clone can import, has its own digests
     others = [name for name in names if name[0] != PACKAGE.name]
     parts = {name[:count] for name in others for count in range(1, len(name) + 1)}
     files = (root.joinpath(*part, *end) for part in parts for end in ((), ("__init__",)))
@@ -190,9 +190,9 @@ def parsed(path: Path, changed_ns: int, root: Path) -> tuple[str, list[Path]]:
 
 
 def declared(reference: str, name: str) -> dict[str, Any] | None:
-    """Return the dict that a class assigns to `name` in its body, read without an import; None without.
+    """Return the dict that a class assigns to `name` in its body, read without importing; None without it.
 
-    Raises GpufeedError for one that is not written out. A file that is gone declares nothing.
+    Raises GpufeedError for a dict that is not a literal.
     """
     path = source_file(reference)
     if path is None or not path.is_file():
@@ -203,16 +203,16 @@ def declared(reference: str, name: str) -> dict[str, Any] | None:
     except (ValueError, TypeError) as error:
         raise GpufeedError(
             f"`{name}` of {reference}: {text}",
-            "a dict of texts, numbers, booleans and lists of them: it is read without an import",
+            "a dict literal of strings, numbers, booleans and lists: it is read without importing the file",
             "write the values out",
         ) from error
 
 
 def declared_entry(reference: str, kind: type, choices: Mapping[str, tuple]) -> dict[str, Any]:
-    """Return what a class of one's own declares as `entry`: fields of its kind of Entry, by name.
+    """Return the fields of `entry` in a user's class, for an Entry of this kind.
 
-    choices: field -> values that it may have, where these are not true and false. Raises GpufeedError for
-    what is no field, or no value of one.
+    choices: field -> allowed values, if these are not true and false. Raises GpufeedError for an unknown
+    field or value.
     """
     given = declared(reference, "entry") or {}
     known = {one.name: one.default for one in fields(kind) if one.name not in ("target", "does")}
@@ -233,7 +233,7 @@ def declared_entry(reference: str, kind: type, choices: Mapping[str, tuple]) -> 
 
 @cache
 def literal(path: Path, changed_ns: int, of: str, name: str) -> str | None:
-    """Return what a class of a file assigns to `name`, as text."""
+    """Return the expression that a class of a file assigns to `name`, as text."""
     for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.ClassDef) and node.name == of:
             for line in node.body:
@@ -245,10 +245,10 @@ def literal(path: Path, changed_ns: int, of: str, name: str) -> str | None:
 
 
 def resolve(reference: str) -> Any:
-    """Return what a reference to a module or a file names; imports it.
+    """Import the code that a reference names, and return the attribute.
 
-    A file is imported by its name, with its folder first in the path, as Python does for a script: worker
-    processes find it again. Raises GpufeedError where it has no such attribute.
+    A file is imported as a top-level module, with its folder first in sys.path, so that worker processes find
+    it again. Raises GpufeedError for a missing attribute.
     """
     where, attribute = split(reference)
     see_run_folder()
@@ -259,7 +259,7 @@ def resolve(reference: str) -> Any:
         module = importlib.import_module(path.stem)
         if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
             raise GpufeedError(
-                f"{path}, whose name {path.stem} another module has",
+                f"{path}, whose name is that of another module, {path.stem}",
                 "a file whose name no installed module has",
                 f"give it another name, such as my_{path.stem}.py",
             )
@@ -279,6 +279,6 @@ def resolve(reference: str) -> Any:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return what to do about a name that is not among the choices."""
+    """Return the advice for a name that is not among the choices."""
     near = get_close_matches(name, list(choices), n=1)
     return f"write {near[0]!r} instead" if near else "correct the name"

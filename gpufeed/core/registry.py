@@ -1,7 +1,7 @@
-"""Every layout, store, decoder, loader, augment, model, trainer and inference backend, one line each.
+"""Every layout, store, decoder, loader, augment, model, trainer and inference backend, one entry each.
 
-The workflow imports this file while it plans, so it imports no module that it names: `load` does, in jobs. A
-reference to code of one's own (gpufeed.core.references) counts as a name where a config may have one.
+The workflow imports this file while it plans, so it does not import the modules that it names; `load` does,
+in jobs. A reference to user code (gpufeed.core.references) is valid wherever a config may have one.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,83 +17,82 @@ from gpufeed.core.references import declared_entry, is_reference, resolve
 
 @dataclass(frozen=True)
 class Entry:
-    """Where an implementation stands (`module:attribute`) and what the planner must know of it."""
+    """Where an implementation is (`module:attribute`), and what the planner must know about it."""
 
     target: str
 
 
 @dataclass(frozen=True)
 class StoreEntry(Entry):
-    """A dataset in another form, which rule build_NAME makes. target: (path, manifest), opens it.
+    """A dataset in another form, built by rule build_NAME. target: opens it, (path, manifest).
 
-    More targets, "" where there is none. build: (manifest, path, workers=), keeps a store that is whole.
-    verify: (path, manifest, alive), reads every byte. parts: (path, manifest, split) -> the files that hold
-    the split, where `file` does not. leaves: (path, manifest) -> whether samples are in the dataset's files
-    alone.
+    More targets, "" for none. build: (manifest, path, workers=) keeps an intact store. verify: (path,
+    manifest, alive) reads every byte. parts: (path, manifest, split) -> the files of a split, if `file` is
+    only an index. leaves: (path, manifest) -> whether some samples are only in the dataset's own files.
     """
 
-    file: str  # in the folder of the dataset; {decoder}: who decodes it
+    file: str  # in the folder of the dataset; {decoder}: cache_decoder
     build: str
     verify: str = ""
     parts: str = ""
     leaves: str = ""
-    decoded: bool = False  # holds pixels, three bytes each, so that its loaders decode nothing
-    crops: str = ""  # another file for recipe random_resized_crop; {short_side}: an option of it
+    decoded: bool = False  # holds pixels, three bytes each: its loaders need not decode
+    crops: str = ""  # file for recipe random_resized_crop; {short_side}: an option of the recipe
 
 
 @dataclass(frozen=True)
 class DecoderEntry(Entry):
     device: str = "any"  # any | cuda
-    reads: str = "files"  # files, or a store, which it decodes on a GPU where there is one
-    extension: bool = False  # decodes by gpufeed.native, which its jobs wait for
+    reads: str = "files"  # files, or a store, decoded on the GPU if there is one
+    extension: bool = False  # uses gpufeed.native: its jobs wait for build_extension
 
 
 @dataclass(frozen=True)
 class AugmentEntry(Entry):
     device: str = "any"  # any | cuda
-    does: str = "augmented"  # in words: augments that do the same to the pixels are compared
-    where: str = "device"  # device: whole batches | sample: where each was decoded | loader: in its pipeline
+    does: str = "augmented"  # what it does, in words: augments with the same words are compared
+    where: str = "device"  # device: on batches | sample: in the workers | loader: in its pipeline
 
 
 @dataclass(frozen=True)
 class RecipeEntry(Entry):
-    """What happens to pixels after decoding; no target: the cell's augment does it."""
+    """What happens to pixels after decoding; without a target, the cell's augment does it."""
 
-    of_loader: bool = False  # the loader cuts a window out of each image and resizes it
+    of_loader: bool = False  # the loader crops a window of each image and resizes it
 
 
 @dataclass(frozen=True)
 class ModelEntry(Entry):
-    sized: bool = False  # made for images of one size, which it must be told
+    sized: bool = False  # built for one image size, which is passed to it
 
 
 @dataclass(frozen=True)
 class BackendEntry(Entry):
-    precisions: tuple[str, ...]  # of the arithmetic, a row each; int8 and fp8 have the rest in another one
+    precisions: tuple[str, ...]  # one row each; with int8 and fp8, other layers have another precision
 
 
-ON_DEVICE = ("none", "torch", "chain", "fused")  # augments of whole batches, for every loader
-PLACES = {"device": "torch", "sample": "cpu"}  # of an augment of one's own: like which one it has a loader
+ON_DEVICE = ("none", "torch", "chain", "fused")  # augments of batches, for every loader
+PLACES = {"device": "torch", "sample": "cpu"}  # `where` of a user's augment -> one with the same loaders
 
 
 @dataclass(frozen=True)
 class LoaderEntry(Entry):
     workers: str = "never"  # never | optional | required
-    threads: bool = False  # its workers are threads of the process
-    anew: bool = False  # its workers start anew with each epoch
-    stays: bool = False  # its workers stay for all epochs
-    own_process: bool = False  # with persistent_workers its threads have a process that stays
+    threads: bool = False  # its workers are threads
+    anew: bool = False  # it starts new workers each epoch
+    stays: bool = False  # its workers live through all epochs
+    own_process: bool = False  # with persistent_workers its threads run in a process of their own
     reads: str = "files"  # files, or a store
     device: str = "any"  # any | cuda
-    extension: bool = False  # decodes by gpufeed.native, which its jobs wait for
-    resizes: bool = True  # brings images to the size that their source asks for, if it asks for one
+    extension: bool = False  # uses gpufeed.native: its jobs wait for build_extension
+    resizes: bool = True  # supports `resize` of a source
     augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
-    windows: str = "never"  # of recipe random_resized_crop. given: takes ours | own: draws its own | never
-    decoders: tuple[str, ...] = ()  # of its worker processes, of which a cell names one
-    engines: bool = False  # leaves a share of the files to a GPU's JPEG engines
-    replacement: bool = False  # draws with replacement: an epoch has as many samples, not each of them
-    makes: bool = False  # also loads samples that no file holds (MADE)
-    ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
+    windows: str = "never"  # of recipe random_resized_crop: given (takes ours) | own (draws its own) | never
+    decoders: tuple[str, ...] = ()  # choices for its workers
+    engines: bool = False  # supports hw_decoder_load
+    replacement: bool = False  # draws with replacement: an epoch may repeat and miss samples
+    makes: bool = False  # also loads samples without files (MADE)
+    ceiling: bool = False  # repeats one batch: an upper bound, not a pipeline
 
     @property
     def store(self) -> StoreEntry | None:
@@ -102,21 +101,21 @@ class LoaderEntry(Entry):
 
     @property
     def decoded(self) -> bool:
-        """Whether it reads pixels that were decoded before."""
+        """Whether it reads decoded pixels."""
         return self.store is not None and self.store.decoded
 
     def has_place_for(self, augment: str) -> bool:
-        """Return whether an augment runs with it; one of one's own does where a registered one does."""
+        """Return whether an augment can run with it; a user's augment runs where a registered one does."""
         return (PLACES[AUGMENTS[augment].where] if is_reference(augment) else augment) in self.augments
 
     @property
     def reads_files(self) -> bool:
-        """Whether it reads image files: all, or those that its store may leave."""
+        """Whether it reads image files: all, or those that its store may leave out."""
         return self.store is None or bool(self.store.leaves)
 
 
 class Open(dict):
-    """Entries by name; a reference is one of them, too, though none is listed. entry: makes that of one."""
+    """Entries by name, which also accept any reference. entry: makes the entry of a reference."""
 
     def __init__(self, entry: Callable[[str], Entry], entries: Mapping[str, Entry]):
         super().__init__(entries)
@@ -132,7 +131,7 @@ class Open(dict):
 
 
 def loader_entry(reference: str) -> LoaderEntry:
-    """Return the entry of a loader of one's own."""
+    """Return the entry of a user's loader."""
     choices = {"workers": ("never", "optional", "required"), "reads": ("files", *STORES)}
     choices |= {"windows": ("never", "given", "own"), "device": ("any", "cuda")}
     choices |= {"augments": tuple(AUGMENTS), "decoders": HOST_DECODERS}
@@ -141,13 +140,13 @@ def loader_entry(reference: str) -> LoaderEntry:
 
 
 def augment_entry(reference: str) -> AugmentEntry:
-    """Return the entry of an augment of one's own, which is like no other."""
+    """Return the entry of a user's augment, which is compared with no other."""
     choices = {"device": ("any", "cuda"), "where": tuple(PLACES)}
     given = declared_entry(reference, AugmentEntry, choices)
     return AugmentEntry(reference, does=f"augmented by {reference}", **given)
 
 
-# of samples, one after the other on the host
+# decoders of single samples on the host
 HOST_DECODERS = ("pillow", "simplejpeg", "torchvision_cpu", "torchcodec_cpu")
 
 LAYOUTS = {
@@ -163,9 +162,9 @@ LAYOUTS = {
 }
 LAYOUTS = Open(lambda name: Entry("gpufeed.datasets.user_dataset:reorganise"), LAYOUTS)
 
-MADE = ("noise",)  # layouts whose images no file holds: Manifest.pixels makes them from the sample ids
-FILES = "files"  # option of a Dataset by reference: its samples are files, which all loaders read
-DERIVED = ("mosaic", "gray_idx")  # layouts made of the images of another source, which `of` names
+MADE = ("noise",)  # layouts without image files: Manifest.pixels makes images from sample ids
+FILES = "files"  # option of a referenced Dataset: its samples are files, which all loaders can read
+DERIVED = ("mosaic", "gray_idx")  # layouts made from another source, which `of` names
 
 STORES = {
     "cache": StoreEntry(
@@ -215,7 +214,7 @@ DECODERS = {
     "cuda_jpeg": DecoderEntry("gpufeed.decoders.cuda_jpeg:CudaJpegDecoder", device="cuda", extension=True),
 }
 
-# of samples, one after the other in worker processes, and of whole batches; the others name what they take
+# loaders of single samples in workers, and of batches; the other entries list all their fields
 of_samples = partial(LoaderEntry, windows="given", decoders=HOST_DECODERS)
 of_batches = partial(LoaderEntry, augments=ON_DEVICE, windows="given")
 
@@ -359,9 +358,9 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def load(kind: str, name: str, what: str = "target") -> Any:
-    """The object registered as `name` under `kind`; imports its module.
+    """Import and return the object registered as `name` under `kind`.
 
-    what: which of the entry's targets. Raises GpufeedError for a name that is not registered.
+    what: which of the entry's targets. Raises GpufeedError for an unknown name.
     """
     entries = KINDS[kind]
     require_known(kind, name, entries, where="the registry")
@@ -373,7 +372,7 @@ def load(kind: str, name: str, what: str = "target") -> Any:
 
 
 def fetch(kind: str, name: str) -> Any:
-    """As `load`; raises Skip if a package that the object's module imports is not installed here."""
+    """Load an object as `load` does; raise Skip if a package that its module imports is not installed."""
     try:
         return load(kind, name)
     except ModuleNotFoundError as error:
@@ -381,32 +380,32 @@ def fetch(kind: str, name: str) -> Any:
 
 
 def lacking(kind: str, name: str, error: ModuleNotFoundError) -> Exception:
-    """Return the Skip for a package that the node lacks; the error itself where it is a module of ours."""
+    """Return the Skip for a missing package; the error itself if the module is one of gpufeed's."""
     if (error.name or "gpufeed").split(".")[0] == "gpufeed":
         return error
     return Skip(f"{kind.capitalize()} {name} needs the package {error.name}, which this node lacks.")
 
 
 def is_made(source: Mapping[str, Any]) -> bool:
-    """Return whether no file holds the images of a source, or of what a dataset is made of."""
+    """Return whether the images of a source are in no file."""
     layout = source.get("layout")
     return layout in MADE or (is_reference(layout) and not source.get("options", {}).get(FILES))
 
 
 def takes_gpu(decoder: str) -> bool:
-    """Whether a decoder decodes on a GPU where there is one."""
+    """Return whether a decoder uses a GPU if there is one."""
     return DECODERS[decoder].device == "cuda" or DECODERS[decoder].reads in STORES
 
 
 def takes_extension(decoder: str) -> bool:
-    """Whether a decoder, or a reader of strips, decodes by the library of gpufeed.native."""
+    """Return whether a decoder, or a reader of strips, uses gpufeed.native."""
     return decoder in DECODERS and DECODERS[decoder].extension
 
 
 def store_file(loader: str, decoder: str, recipe: Mapping[str, Any] | None) -> str | None:
     """Return the file that a loader reads in the folder of a dataset; None without a store.
 
-    decoder: who builds caches. recipe: options of random_resized_crop; empty or None without it.
+    decoder: the config's cache_decoder. recipe: options of random_resized_crop; empty or None without it.
     """
     store = LOADERS[loader].store
     if store is None:
@@ -415,14 +414,14 @@ def store_file(loader: str, decoder: str, recipe: Mapping[str, Any] | None) -> s
 
 
 def store_in(given: Any) -> tuple[str, Path] | None:
-    """Return (name, path) of the store that `given` has an attribute for, such as a LoadRequest; or None."""
+    """Return (name, path) of the store that `given` has as an attribute, such as a LoadRequest; or None."""
     return next(((name, path) for name in STORES if (path := getattr(given, name)) is not None), None)
 
 
 def modules_of(kind: str, name: str) -> set[str]:
     """Return the modules behind a name, such as gpufeed.models.resnet.
 
-    Those of a loader's store, without its build, and of the decoder that the loader is called as or after.
+    For a loader, these include its store without the build, and the decoder of the same name.
     """
     require_known(kind, name, KINDS[kind], where="the registry")
     targets = [target] if (target := KINDS[kind][name].target) != name else []

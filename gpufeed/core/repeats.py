@@ -1,7 +1,7 @@
 """How many repeats an experiment has: a number, or as many as its cells need (`repeats: auto`).
 
-A repeat during which other processes used the cores is measured once more; its second record lies beside the
-first, as 3-again.json beside 3.json. Standard library only: the workflow imports this while it plans.
+A repeat during which other processes used the cores is measured once more. Its second record lies beside the
+first, as 3-again.json beside 3.json. Standard library only: used while planning.
 """
 
 import json
@@ -12,16 +12,16 @@ from pathlib import Path
 
 from gpufeed.core.errors import GpufeedError
 
-AGAIN = "-again"  # after the number of a repeat, in the name of its second record
-DISTURBED = 0.05  # share of the cores that other processes may use
+AGAIN = "-again"  # suffix of a repeat's second record
+DISTURBED = 0.05  # share of the cores that other processes may use at most
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Blocks of repeats are added until the interval of every cell's median is narrow enough.
+    """Adds blocks of repeats until the confidence interval of every cell's median is narrow enough.
 
-    least, most: repeats of a cell. within: how far from the median the ends of its 95 % interval may lie, as
-    a share of it.
+    least, most: repeats of a cell. within: the largest distance from the median to an end of its 95 %
+    interval, as a share of the median.
     """
 
     least: int = 6  # the fewest that have an interval
@@ -29,10 +29,10 @@ class Auto:
     within: float = 0.03
 
     def count(self, decision: Callable[[int], str | Path]) -> int:
-        """The repeats that are wanted by the decisions so far.
+        """Return the repeats that the decisions so far ask for.
 
-        decision: the file that says whether so many repeats are too few ({"more": true}). It is asked for one
-        number after another, and what it raises goes on its way; where there is no file, no more are wanted.
+        decision: number of repeats -> the file that says whether more are needed ({"more": true}). It is
+        called for one number after another, and its exceptions propagate. A missing file means no more.
         """
         repeats = self.least
         while repeats < self.most and wants_more(decision(repeats)):
@@ -41,7 +41,7 @@ class Auto:
 
 
 def wants_more(path: str | Path) -> bool:
-    """Whether a decision is there and asks for another block."""
+    """Return whether a decision exists and asks for another block."""
     try:
         return bool(json.loads(Path(path).read_text())["more"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -49,7 +49,7 @@ def wants_more(path: str | Path) -> bool:
 
 
 def read_auto(value: int | str | Mapping, experiment: str) -> Auto | None:
-    """What `repeats` of an experiment says; None for a number. Raises GpufeedError for bounds that cross."""
+    """Return the settings of `repeats: auto`, None for a number; raise GpufeedError if least > most."""
     if isinstance(value, int):
         return None
     found = Auto(**({} if value == "auto" else value))
@@ -75,17 +75,17 @@ def again(record: str | Path) -> Path:
 
 
 def others_share(telemetry: Mapping | None) -> float | None:
-    """Return the share of the cores that other processes used; None where the record does not tell."""
+    """Return the share of the cores that other processes used; None if the record does not have it."""
     return telemetry["host"].get("others_cpu_share") if isinstance(telemetry, Mapping) else None
 
 
 def is_disturbed(telemetry: Mapping | None) -> bool:
-    """Whether other processes used more of the cores than DISTURBED; False where it is unknown."""
+    """Return whether other processes used more of the cores than DISTURBED; False if unknown."""
     return (others_share(telemetry) or 0.0) > DISTURBED
 
 
 def disturbed(records: Iterable[str | Path]) -> list[str]:
-    """Return CELL/REPEAT of each record that is marked; unreadable ones are reported elsewhere."""
+    """Return CELL/REPEAT of each disturbed record; unreadable ones are reported elsewhere."""
     found = []
     for path in map(Path, records):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -95,10 +95,10 @@ def disturbed(records: Iterable[str | Path]) -> list[str]:
 
 
 def counting(records: Mapping[Path, tuple[Hashable, Mapping | None]]) -> list[Path]:
-    """Return the records that count, one a repeat, in their order.
+    """Return the records that count, one for each repeat, in their order.
 
-    records: path -> machine and telemetry. Of a repeat that was measured twice the first counts, unless it is
-    marked and the second, on the same machine, was disturbed less.
+    records: path -> machine and telemetry. Of a repeat with two records the first counts. The second replaces
+    it if the first was disturbed and the second, on the same machine, less.
     """
     second = {path: again(path) for path in records if again(path) in records}
     better = {path: other for path, other in second.items() if stands_in(records[other], records[path])}
@@ -107,7 +107,7 @@ def counting(records: Mapping[Path, tuple[Hashable, Mapping | None]]) -> list[Pa
 
 
 def stands_in(second: tuple[Hashable, Mapping | None], first: tuple[Hashable, Mapping | None]) -> bool:
-    """Whether the second measurement of a repeat counts in place of the first."""
+    """Return whether the second record of a repeat replaces the first."""
     (machine, telemetry), (machine_before, telemetry_before) = second, first
     share = others_share(telemetry)
     less = share is not None and is_disturbed(telemetry_before) and share < others_share(telemetry_before)

@@ -1,6 +1,7 @@
-"""The kinds of result, one entry each: where its documents lie, what they are called, how long one takes.
+"""The kinds of result, one entry each: where its documents lie, its names, and how long one takes.
 
-What is expected, found, missing and shown follows from this list. Standard library only: used while planning.
+The estimate, the list of missing results and the report follow from this list. Standard library only: used
+while planning.
 """
 
 from collections.abc import Mapping
@@ -13,11 +14,10 @@ from typing import Any
 class ResultKind:
     """One kind of result.
 
-    place: of a document below the folder of results. units: as many names as tell documents of an experiment
-    apart. part: what the plan of an experiment calls them. words: one and several of them; listed: as the
-    list of what is missing says it. seconds: of a job that no document (published ones too) tells of, on an
-    H200 with 16 cores. timed: the document that says what a job took, where it is another. written: bytes of
-    what a job leaves there, about.
+    place: path of a document below the folder of results. part: key of the experiment's plan. words: singular
+    and plural; listed: the same in the list of what is missing. seconds: time of a job on an H200 with 16
+    cores, used until a document gives one. timed: the document that has the time, if it is another. written:
+    approximate bytes of a job's output. units: path components that tell documents of an experiment apart.
     """
 
     place: str
@@ -31,7 +31,7 @@ class ResultKind:
 
     @property
     def folder(self) -> str:
-        """The folder of its documents below that of the results."""
+        """The folder of its documents in the folder of results."""
         return self.place.partition("/")[0]
 
     def planned(self, experiment: str, plan: Mapping[str, Any], timed: bool = False) -> list[str]:
@@ -45,7 +45,7 @@ class ResultKind:
         return [place.format(experiment=experiment, unit=unit) for unit in units]
 
     def pattern(self, experiment: str) -> str:
-        """Return the pattern of the documents of an experiment."""
+        """Return the glob pattern of the documents of an experiment."""
         return self.place.format(experiment=experiment, unit="/".join("*" * self.units))
 
     def names_in(self, path: Path) -> tuple[str | None, str]:

@@ -1,14 +1,14 @@
 """Which documents of a measurement are final. Standard library only: used while planning.
 
-A finished repeat stays, and so do a loader that passed the gate, a sweep and a benchmark. One that failed,
-as a whole or in one of its points or rows, is tried again by the next run. Another node may have
-the GPU or the package that was lacking. So these are final only on the node that planned them: a document
-that was skipped, one with a point or row that was, an extension without the CUDA kernels that were wanted,
-and under device `auto` what was made without a CUDA GPU.
+A finished repeat, sweep or benchmark is final, and so is a passed gate. A failed document, or one with a
+failed point or row, is tried again by the next run. Other documents are final only on the node that planned
+them, since another node may have the GPU or package that was missing. These are skipped documents, those with
+a skipped point or row, and an extension without the CUDA kernels that were wanted. With device `auto` this
+includes all that was made without a CUDA GPU.
 
-A job that Snakemake submits to a cluster runs on another node than the planner. So the planner leaves its
-name in the environment, which its jobs inherit. Slurm's own SLURM_SUBMIT_HOST is not that: it is the login
-node for every allocation made there, on whatever node snakemake was then started.
+A job that Snakemake submits to a cluster runs on another node than the planner. So the planner puts its name
+into the environment, which its jobs inherit. Slurm's own SLURM_SUBMIT_HOST is not the same. For every
+allocation made on the login node it names that node, wherever snakemake was started.
 """
 
 import json
@@ -20,15 +20,15 @@ from pathlib import Path
 from gpufeed.core.file_writes import write_whole
 
 PLANNED_ON = "GPUFEED_PLANNED_ON"
-PARTS = ("rows", "points")  # of a benchmark and of a sweep: each has a status of its own
+PARTS = ("rows", "points")  # of a benchmark and of a sweep, each with its own status
 LACKING = {"skipped", "refused", "partial"}
 
 
 def announce_planning_node(planning: bool) -> None:
-    """Makes the planner's name known to the jobs of this process.
+    """Put the planner's name into the environment of this process's jobs.
 
-    planning: this is the snakemake that the user started, and not one that it runs a job with. Where a
-    job's environment lacks the name (sbatch with --export=NONE), Slurm's submit host is used.
+    planning: whether this is the user's snakemake, and not one that it runs a job with. If a job's
+    environment lacks the name (sbatch --export=NONE), Slurm's submit host is used.
     """
     if planning:
         os.environ[PLANNED_ON] = platform.node()
@@ -37,28 +37,30 @@ def announce_planning_node(planning: bool) -> None:
 
 
 def planning_node() -> str:
-    """The node on which the user started the workflow: the planner of this job, else this host."""
+    """Return the node on which the user started the workflow, or else this host."""
     return os.environ.get(PLANNED_ON) or platform.node()
 
 
 def counter(record: str | Path) -> Path:
-    """Where the number of attempts at a record is kept: no output of a rule, so that it outlives them all."""
+    """Return the file that counts the attempts at a record; it is no output of a rule, so it is never
+    deleted.
+    """
     return Path(record).with_suffix(".attempt")
 
 
 def mark(record: str | Path) -> Path:
-    """Where the number of an attempt is kept that no longer holds."""
+    """Return the file with the number of an attempt that is outdated."""
     return Path(record).with_suffix(".outdated")
 
 
 def attempt(record: str | Path, node: str, device: str = "auto") -> int:
-    """Number of the attempt that the record should come from, from 1 on.
+    """Return the number of the attempt that the record should come from, counted from 1.
 
-    node: the one that plans. device: as in the config; another than `auto` for what no GPU would change.
+    node: the one that plans. device: as in the config; not `auto` for what does not depend on a GPU.
 
-    It equals the attempt in the record while that is final, and is one more where it is not. The
-    workflow passes it to the job as a parameter, so that a change runs the job again; Snakemake has
-    deleted the record by then, and the counter still gives the same number.
+    It is the attempt in the record if that is final, and one more if not. The workflow passes it to the job
+    as a parameter, so that a change runs the job again. Snakemake has deleted the record by then, and the
+    counter still gives the same number.
     """
     try:
         data = json.loads(Path(record).read_text())
@@ -67,16 +69,16 @@ def attempt(record: str | Path, node: str, device: str = "auto") -> int:
     except FileNotFoundError:
         return _number(counter(record)) + 1
     except (OSError, ValueError, KeyError, TypeError):
-        return _number(counter(record)) + 2  # damaged: whatever wrote it, run the job again
+        return _number(counter(record)) + 2  # damaged: run the job again
 
 
 def ended(record: str | Path, number: int) -> None:
-    """Writes down that attempt `number` has left its record."""
+    """Record that attempt `number` has written its document."""
     write_whole(counter(record), f"{number}\n")
 
 
 def outdate(record: str | Path, number: int) -> None:
-    """Writes down that the record of attempt `number` does not hold here: the next run makes it again."""
+    """Record that the document of attempt `number` is not valid here, so that the next run makes it again."""
     write_whole(mark(record), f"{number}\n")
 
 

@@ -1,4 +1,4 @@
-"""The part of a plan that a run measures: the cells that `only` names, one block of their repeats.
+"""The part of a plan that a run measures: the cells that `only` selects, and one block of their repeats.
 
 Standard library only: the workflow imports this while it plans.
 """
@@ -13,9 +13,9 @@ from gpufeed.core.errors import GpufeedError, require_known
 
 
 def chosen(config: Mapping, plan: Plan) -> dict[str, dict[str, Cell]]:
-    """Experiment -> its cells that a run measures: all, or those with the values that `only` names.
+    """Return experiment -> its cells that a run measures: all, or those that match `only`.
 
-    Values are compared as text, since Snakemake reads those of a mapping in `--config` as text.
+    Values are compared as text, since Snakemake reads nested values of `--config` as text.
     """
     only = {axis: value if isinstance(value, list) else [value] for axis, value in config["only"].items()}
     wanted = {axis: set(map(as_text, values)) for axis, values in only.items()}
@@ -29,7 +29,7 @@ def chosen(config: Mapping, plan: Plan) -> dict[str, dict[str, Cell]]:
 
 
 def as_text(value: Any) -> str:
-    """A value of an axis as text, the same for 0, 0.0 and "0", and for true and "True"."""
+    """Return a value of an axis as text, the same for 0, 0.0 and "0", and for true and "True"."""
     if isinstance(value, str):
         try:
             value = json.loads(value.lower())
@@ -40,7 +40,7 @@ def as_text(value: Any) -> str:
 
 
 def check_part(config: Mapping, plan: Plan) -> None:
-    """Raise GpufeedError for `only` or `block` that leave a run nothing to measure."""
+    """Raise GpufeedError for an `only` or `block` that leaves nothing to measure."""
     for axis in config["only"]:
         require_known("axis", axis, AXES, "only")
     if not any(chosen(config, plan).values()):
@@ -51,7 +51,7 @@ def check_part(config: Mapping, plan: Plan) -> None:
         )
     if config["block"] is not None and config["block"] >= plan.most_repeats:
         raise GpufeedError(
-            f"block {config['block']}, and no experiment with more than {plan.most_repeats} repeats",
+            f"block {config['block']}, and at most {plan.most_repeats} repeats in any experiment",
             f"at most {plan.most_repeats - 1}, since blocks are counted from 0",
             "raise `repeats`, or name another block",
         )

@@ -1,8 +1,7 @@
 """How long a run will take and what it will write, printed before it starts.
 
-A measurement is expected to take as long as it did before, where a document tells, else what its kind takes
-on one H200 with 16 cores, and longer with many images to decode. Standard library only: the workflow imports
-this while it plans.
+A measurement takes as long as in its last document, if there is one. Otherwise its kind has a time on an H200
+with 16 cores, and longer with many images to decode. Standard library only: used while planning.
 """
 
 import json
@@ -19,16 +18,14 @@ from gpufeed.core.registry import LOADERS
 from gpufeed.core.result_kinds import RESULT_KINDS
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "reference"
-USUAL = "h200"  # its documents come first, as the seconds of RESULT_KINDS are those of an H200
-STARTING_S = 5.5  # before `started_at`: Snakemake's choice of the job, a new Python, the import of torch
-
-
+USUAL = "h200"  # its documents come first: the seconds of RESULT_KINDS are from an H200
+STARTING_S = 5.5  # before `started_at`: scheduling, starting Python, importing torch
 KINDS = {kind.folder: kind for kind in RESULT_KINDS.values()}
-DATASET_S = 15  # its files, its caches and its strips
-USUAL_PIXELS = 10**8  # which all these seconds are of: 25,000 images of 64 x 64
-PIXELS_PER_S = 3 * 10**7  # that a core reads, decodes and resizes
-CEILING_EPOCHS = 50  # of the cell's loader, in one measurement of ceilings
-GATE_EPOCHS = 3  # of training, in one verdict
+DATASET_S = 15  # to prepare a usual dataset with its stores
+USUAL_PIXELS = 10**8  # of a usual dataset: 25,000 images of 64 x 64
+PIXELS_PER_S = 3 * 10**7  # read, decoded and resized by one core
+CEILING_EPOCHS = 50  # in one measurement of ceilings
+GATE_EPOCHS = 3  # of the training split, in one verdict
 GIB = 2**30
 SHM = "/dev/shm"  # where worker processes put their batches
 LARGER_DISK = (
@@ -43,9 +40,9 @@ FEWER_BATCHES = (
 
 @dataclass(frozen=True)
 class Disk:
-    """Folders on one file system. needed: bytes that a run still writes there, at least; free: bytes.
+    """Folders on one file system. needed: bytes that a run still writes, at least. free: free bytes.
 
-    remedy: what to do if these are fewer.
+    remedy: what to do if these are not enough.
     """
 
     folders: list[str]
@@ -65,12 +62,12 @@ def table(
     more: Callable[[str], float] = lambda path: 0.0,
     wanted: Iterable[Disk] = (),
 ) -> str:
-    """The expected minutes of each part, of all together and of what is left, as lines for a terminal.
+    """Return the expected minutes of each part, of all together and of what is left, as lines of text.
 
-    parts: experiment -> paths of its documents below `results`; one that several wait for counts once.
-    manifests: of the datasets, with the seconds that each takes to prepare. least_s: as in the config, which
-    earlier repeats may have been too short for. more: seconds that a document takes beyond its kind. wanted:
-    the disks that are written to. A part with repeats of which no document tells the time says so.
+    parts: experiment -> paths of its documents below `results`; one that several share counts once.
+    manifests: manifest -> seconds to prepare its dataset. least_s: as in the config; earlier repeats may have
+    been shorter. more: document -> seconds beyond those of its kind. wanted: disks that are written to.
+    Repeats whose time no document gives are marked as a guess.
     """
     seen: set[str] = set()
     rows, whole, left = [], 0.0, 0.0
@@ -109,13 +106,13 @@ def table(
 
 
 def skipped(reasons: Mapping[str, int], cells: int) -> str:
-    """Return which of so many cells a node without a CUDA GPU skips, before anything is prepared."""
+    """Return the sentence on the cells that a node without a CUDA GPU skips."""
     said = "; ".join(f"{reason} ({count})" for reason, count in reasons.items())
     return f"No NVIDIA GPU on this node: a job here skips {sum(reasons.values())} of {cells} cells: {said}."
 
 
 def left_out(experiment: str, found: Mapping[str, int]) -> str:
-    """Return what an experiment lists and leaves out, once a reason. found: sentence -> combinations."""
+    """Return the sentence on what an experiment leaves out. found: sentence -> combinations."""
     loaders: dict[str, list[str]] = {}
     for sentence in found:
         loader, _, reason = sentence.partition(" ")
@@ -133,17 +130,17 @@ def minutes(seconds: float) -> str:
 
 
 def counted(paths: Iterable[str], results: str) -> str:
-    """`46 repeats, 1 verdict`."""
+    """Return the number of documents by kind, such as `46 repeats, 1 verdict`."""
     folders = [Path(path).relative_to(results).parts[0] for path in paths]
     found = [(KINDS[folder], folders.count(folder)) for folder in KINDS if folder in folders]
     return ", ".join(f"{n} {kind.words[n != 1]}" for kind, n in found)
 
 
 def measured_seconds(path: Path, folders: Iterable[Path], least_s: float = 0.0) -> float | None:
-    """Return the seconds of one measurement; None where no document tells.
+    """Return the seconds of a measurement from its document; None without one.
 
-    path: of its document below any of the folders; the first that has it counts. Repeats of one cell take as
-    long as each other.
+    path: of its document below any of the folders, of which the first that has it counts. All repeats of a
+    cell have one time.
     """
     for folder in folders:
         if path.parts[0] == "records":
@@ -156,38 +153,38 @@ def measured_seconds(path: Path, folders: Iterable[Path], least_s: float = 0.0) 
 
 
 def usual_seconds(path: Path) -> float:
-    """Return the seconds that a measurement of the kind of this document takes."""
+    """Return the seconds of the document's kind."""
     return KINDS[path.parts[0]].seconds
 
 
 def beyond(pixels: float, cores: int) -> float:
-    """Seconds that reading so many pixels takes, beyond those of a usual dataset."""
+    """Return the seconds that reading these pixels takes beyond a usual dataset."""
     return max(0.0, pixels - USUAL_PIXELS) / (PIXELS_PER_S * cores)
 
 
 def written(documents: Iterable[str], results: str) -> dict[str, int]:
-    """Document -> bytes of it and of what stands beside it, about."""
+    """Return document -> approximate bytes of it and of the other output of its job."""
     return {path: KINDS[Path(path).relative_to(results).parts[0]].written for path in documents}
 
 
 def disks(places: Mapping[str, Mapping[str, int]]) -> list[Disk]:
-    """Those that a run writes to. places: folder -> paths in it, with the bytes of each.
+    """Return the disks that a run writes to. places: folder -> paths in it, with the bytes of each.
 
-    What is there is not written again, nor what a download has brought.
+    Existing files and the part of a download that is there need no room.
     """
     found: dict[int, Disk] = {}
     for folder, paths in places.items():
         there = existing(folder)
         needed = sum(max(0, size - partial(path)) for path, size in paths.items() if not os.path.exists(path))
         device, usage = there.stat().st_dev, shutil.disk_usage(there)
-        free = usage.free if usage.total else needed  # some file systems do not tell: then there is room
+        free = usage.free if usage.total else needed  # some file systems report 0: assume enough room
         before = found.get(device, Disk([], 0, free))
         found[device] = Disk([*before.folders, folder], before.needed + needed, free)
     return list(found.values())
 
 
 def waiting(batch: int, workers: int, prefetch_factor: int | None) -> int:
-    """Return the bytes of the batches that worker processes may have ready, and of two in use.
+    """Return the bytes of the batches that worker processes may hold ready, and of two in use.
 
     batch: bytes of one.
     """
@@ -195,9 +192,9 @@ def waiting(batch: int, workers: int, prefetch_factor: int | None) -> int:
 
 
 def shared_memory(needed: int, free_memory: int) -> list[Disk]:
-    """Return the file system in memory on which so many bytes of batches wait; [] where there is none.
+    """Return the file system in memory that holds these bytes of batches; [] if there is none.
 
-    free_memory: bytes that a process may still take, of which its files are a part.
+    free_memory: bytes that a process may still take, which includes its files there.
     """
     if not needed or not os.path.exists(SHM):
         return []
@@ -205,7 +202,7 @@ def shared_memory(needed: int, free_memory: int) -> list[Disk]:
 
 
 def too_large(loader: str, dataset: str, size: int, free: int) -> str:
-    """Return the sentence for a cache that a loader keeps in the host's memory, which is short of it."""
+    """Return the sentence for a cache that a loader keeps in host memory, and that does not fit."""
     return (
         f"Host memory: {loader} keeps {gib(size)} of {dataset}, and {gib(free)} are free: host_cache then "
         "reads its file instead, and resident fails. `limit` of the source makes it smaller; other loaders "
@@ -214,25 +211,25 @@ def too_large(loader: str, dataset: str, size: int, free: int) -> str:
 
 
 def check_room(wanted: Iterable[Disk]) -> None:
-    """Raises GpufeedError for a disk that is shorter than what is to be written to it."""
+    """Raise GpufeedError for a disk without room for what is to be written to it."""
     for disk in wanted:
         if disk.needed > disk.free:
             raise GpufeedError(str(disk), f"{gib(disk.needed)} free", disk.remedy)
 
 
 def gib(size: int) -> str:
-    """`12.3 GiB`, and in MiB what would be nothing."""
+    """Return a size as `12.3 GiB`, or in MiB if that would round to 0."""
     return f"{size / GIB:.1f} GiB" if size >= GIB / 10 else f"{size / 2**20:.1f} MiB"
 
 
 def existing(folder: str) -> Path:
-    """The folder, or its nearest parent that is there."""
+    """Return the folder, or its nearest existing parent."""
     path = Path(folder).expanduser().absolute()
     return next(place for place in (path, *path.parents) if os.path.exists(place))
 
 
 def partial(path: str) -> int:
-    """Bytes of a file that have been downloaded so far."""
+    """Return the bytes of a file that have been downloaded so far."""
     try:
         return os.stat(f"{path}.partial").st_size
     except OSError:
@@ -246,11 +243,10 @@ def _of_cell(folder: Path, least_s: float) -> float | None:
 
 
 def lasted(path: Path, least_s: float = 0.0) -> float | None:
-    """What a finished document took, start of its process included; None where it does not tell.
+    """Return the time of a finished document, with the start of its process; None if it has none.
 
-    A repeat that was taken up again tells of its last process alone.
-
-    A repeat with a steady state under least_s would take what is missing longer.
+    A repeat that was resumed has only the time of its last process, and does not count. If a repeat's steady
+    state was shorter than least_s, the difference is added.
     """
     try:
         told = json.loads(path.read_text())

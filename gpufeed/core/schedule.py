@@ -1,10 +1,9 @@
-"""When each repeat is measured: block after block, each in a random order that is the same everywhere.
+"""When each repeat is measured: block after block, each in its own random order, the same on every node.
 
-A block is one repeat of every cell. Within it experiments come one after another, in each of them one
-comparison after another (one model at one number of cores), and in each of these its cells. All three orders
-are drawn for every block: no cell always follows the same one, and two cells of one comparison, of which
-ratios are made, are minutes apart whatever else is measured.
-Standard library only: the workflow imports this while it plans.
+A block is one repeat of every cell. A block runs its experiments one after another, each with its comparisons
+one after another (one model at one number of cores). All three orders are drawn for every block. So no cell
+always follows the same one, and the cells of a comparison run within minutes. Standard library only: the
+workflow imports this while it plans.
 """
 
 import hashlib
@@ -15,15 +14,15 @@ from gpufeed.core.cells import Cell
 
 
 def comparison(cell: Cell) -> str:
-    """What the cell is compared in: its dataset, model and cores; "" for all that choose no cores."""
+    """Return the group in which a cell is compared: dataset, model and cores; "" without `cores`."""
     return "" if cell.cores is None else f"{cell.dataset}/{cell.model}/{cell.cores}"
 
 
 class Order:
-    """The priorities by which Snakemake starts measurements: of those that are ready the highest is next.
+    """The priorities of measurements; Snakemake starts the ready job with the highest.
 
-    cells: experiment -> id -> cell. blocks: the most repeats that a cell may come to have. Numbers are
-    kept small, one a measurement, since a solver weighs them in floating point.
+    cells: experiment -> id -> cell. blocks: the largest number of repeats. Priorities are small integers, one
+    for each measurement, since a solver handles them as floats.
     """
 
     def __init__(self, cells: Mapping[str, Mapping[str, Cell]], seed: int, blocks: int):
@@ -33,15 +32,15 @@ class Order:
 
     @property
     def before_all(self) -> int:
-        """Of what comes before all measurements: a cell that waits for a verdict would miss its block."""
+        """Priority of what comes first: a cell that waits for a verdict would miss its block."""
         return self.blocks * self.size + 1
 
     def priority(self, experiment: str, cell_id: str, repeat: int) -> int:
-        """Of one repeat of a cell."""
+        """Return the priority of one repeat of a cell."""
         return (self.blocks - repeat) * self.size - self._places(repeat)[experiment, cell_id]
 
     def _in_block(self, repeat: int) -> dict[tuple[str, str], int]:
-        """(experiment, cell) -> its place in that block, from 0 on."""
+        """Return (experiment, cell) -> its position in a block, from 0."""
         turns = []
         for name in shuffled(self.cells, self.seed, repeat):
             compared: dict[str, list[str]] = {}
@@ -54,7 +53,7 @@ class Order:
 
 
 def shuffled(names: Iterable[str], *seeds: object) -> list[str]:
-    """The names in an order that the seeds decide; one name more or less leaves the order of the others."""
+    """Return the names in an order drawn from the seeds; adding a name keeps the order of the others."""
 
     def drawn(name: str) -> str:
         return hashlib.sha256("/".join(map(str, (*seeds, name))).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Digests of the code behind a rule, so that an edit runs again what it could have changed, and no more.
+"""Digests of the code behind a rule, so that an edit re-runs only the jobs that it can affect.
 
-Snakemake watches scripts, not the modules that they import. Standard library only: used while planning.
+Snakemake watches scripts, but not the modules that they import. Standard library only: used while planning.
 """
 
 import ast
@@ -18,8 +18,8 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
 
 PACKAGE = Path(__file__).parents[1]
-# What beside the rooms, and of core, a job computes with. The rest of core plans, checks and writes
-# documents, and what it plans reaches a job as params, which Snakemake compares.
+# Modules outside of the layers that jobs compute with. The rest of core plans, checks and writes documents;
+# its results reach jobs as params, which Snakemake compares.
 COMPUTING = (
     "plugins",
     "core/image_listing",
@@ -45,14 +45,14 @@ MEASURING = (
     "advice",
     *COMPUTING,
 )
-REPORTING = (*MEASURING, "core", "report")  # tables and figures are soon made again: all of core counts
+REPORTING = (*MEASURING, "core", "report")  # tables and figures are quick to make: all of core counts
 
 
 @cache
 def digest(*patterns: str, package: Path = PACKAGE) -> str:
-    """One digest over the files of the package that match, byte by byte; 12 hex digits.
+    """Return a digest over the bytes of the package's files that match; 12 hex digits.
 
-    Raises ValueError for a pattern that matches nothing: a renamed module must not go unwatched.
+    Raises ValueError for a pattern without a match, since a renamed module must not go unwatched.
     """
     whole = hashlib.sha256()
     for pattern in patterns:
@@ -66,27 +66,26 @@ def digest(*patterns: str, package: Path = PACKAGE) -> str:
 
 
 class SourceDigests:
-    """Digests of files and of what they import of a package; each file is read once.
+    """Digests of files and of what they import from a package; each file is read once.
 
-    A file counts by its syntax tree without docstrings: comments and layout do not count. It imports what
-    its import statements name, those in functions too but none under TYPE_CHECKING, and what a string in it
-    names: a module, such as "package.module:attribute", or a program beside it, such as "program.py". The
-    strings of core, which holds the registry, are not followed: a caller who wants an entry's target names
-    it.
+    A file counts by its syntax tree without docstrings, so comments and layout do not count. Imports are
+    those of its import statements, also inside functions, but not under TYPE_CHECKING. A string counts as an
+    import too if it names a module ("package.module:attribute") or a program beside the file ("program.py").
+    Strings of core, which holds the registry, are not followed: callers name the targets that they use.
 
-    package: its folder. known: a file that keeps what was parsed: the next run parses what is new alone.
+    package: its folder. known: a cache file, so that the next run parses only changed files.
     """
 
     def __init__(self, package: Path = PACKAGE, known: Path | None = None):
         self.package, self.root, self.known = package.name, package.parent, known
         self._sources: dict[str, tuple[str, set[str]]] = {}
-        self._is_new = False  # whether anything was parsed that is not kept
+        self._is_new = False  # whether anything was parsed that is not in the cache
         self._digests: dict[tuple[tuple[str, ...], ...], str] = {}
 
     def of(self, *entries: str, rooms: tuple[str, ...] = MEASURING, files: tuple[str, ...] = ()) -> str:
         """Return the digest of what `closure` returns for the entries; 12 hex digits.
 
-        files: patterns of files of the package that count, too, byte by byte.
+        files: patterns of other files of the package, hashed byte by byte.
         """
         asked = (entries, rooms, files)
         if asked not in self._digests:
@@ -96,11 +95,11 @@ class SourceDigests:
         return self._digests[asked]
 
     def closure(self, *entries: str, rooms: tuple[str, ...] = MEASURING) -> set[str]:
-        """Return the files of the entries, and of all that they import in the rooms.
+        """Return the files of the entries, and of all that they import within the rooms.
 
         entries: modules and files, such as "package.loaders.base", "workflow/scripts/gate.py". rooms: folders
-        and modules of the package, such as "loaders", "core/repeats". Files are named as beside the package.
-        Raises ValueError for a module that does not exist: a renamed one must not go unwatched.
+        and modules of the package, such as "loaders", "core/repeats". File names are relative to the
+        package's parent. Raises ValueError for an unknown module, since a renamed one must not go unwatched.
         """
         inside = tuple(f"{self.package}/{room}{end}" for room in rooms for end in ("/", ".py"))
         ahead = [entry if entry.endswith(".py") else self._file_of(entry) for entry in entries]
@@ -137,7 +136,7 @@ class SourceDigests:
             names |= set(re.findall(rf"value='({self.package}(?:\.\w+)+)[:']", code))
             names |= {".".join([*within, name]) for name in re.findall(r"value='(\w+)\.py'", code)}
         parts = (name.split(".") for name in names if name.startswith(f"{self.package}."))
-        # what holds a module is imported, too
+        # importing a module imports its packages too
         modules = {".".join(part[:count]) for part in parts for count in range(1, len(part) + 1)}
         return hashlib.sha256(code.encode()).hexdigest(), sorted(modules)
 
@@ -149,20 +148,20 @@ class SourceDigests:
 
     @cached_property
     def _parsed(self) -> dict[str, list]:
-        """File -> a digest of its text, that of its code, and the modules that it may import."""
+        """The cache: file -> digest of its text, digest of its code, and modules that it may import."""
         with suppress(OSError, ValueError):
             return json.loads(self.known.read_text(encoding="utf-8")) if self.known else {}
         return {}
 
     def _keep(self, path: Path) -> None:
-        """Keep what was parsed, where the folder can be written to; jobs may do so at the same time."""
+        """Write the cache if the folder is writable; jobs may do so at the same time."""
         with suppress(OSError, GpufeedError):
             write_whole(path, json.dumps(self._parsed), shared=True)
         self._is_new = False
 
 
 def statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Remove the docstrings in a node, and yield its statements, but for those under TYPE_CHECKING."""
+    """Remove the docstrings in a node, and yield its statements except those under TYPE_CHECKING."""
     documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     if documented and ast.get_docstring(node, clean=False) is not None:
         del node.body[0]
@@ -176,7 +175,7 @@ def statements(node: ast.AST) -> Iterator[ast.stmt]:
 def imported(node: ast.stmt, within: list[str]) -> Iterable[str]:
     """Return the modules that a statement may import; `from a import b` may import a.b.
 
-    within: the folders that the file is in, for relative imports.
+    within: the folders of the file, for relative imports.
     """
     if isinstance(node, ast.Import):
         return [name.name for name in node.names]
@@ -189,7 +188,7 @@ def imported(node: ast.stmt, within: list[str]) -> Iterable[str]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Spare the garbage collector syntax trees, which hold no circles and many objects."""
+    """Pause the garbage collector: syntax trees are many objects without cycles."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -1,6 +1,6 @@
-"""What the options of a vision transformer may be together, which no schema of single values can say.
+"""Constraints between the options of a vision transformer, which a schema of single values cannot express.
 
-Standard library only: read while planning, before any job.
+Standard library only: used while planning.
 """
 
 import math
@@ -14,25 +14,25 @@ PATCHES = ("linear", "conv")
 ACTIVATIONS = ("gelu", "gelu_tanh", "bias_gelu", "linear_bias_gelu")
 BACKENDS = ("auto", "flash", "efficient", "cudnn", "math", "packed")
 RESIDUALS = ("float32", "autocast")
-WIDTHS = (16, 32, 64, 128)  # of a head, with the kernels of packed attention
+WIDTHS = (16, 32, 64, 128)  # of a head, for the kernels of packed attention
 BY_EXTENSION = ("bias_gelu", "linear_bias_gelu")  # activations that are kernels of gpufeed.native
-# The same function without the extension, for weights that are used and not timed.
+# The same function without the extension, for models that are used and not timed.
 PLAIN_FORM = {"bias_gelu": "gelu", "linear_bias_gelu": "gelu_tanh"}
-HALF_ONLY = ("flash", "cudnn", "packed")  # these have no float32 kernels on a GPU
+HALF_ONLY = ("flash", "cudnn", "packed")  # without float32 kernels on GPUs
 GPU_ONLY = ("efficient", "cudnn", "packed")
 WIDEST_HEAD = 256  # of flash attention (torch 2.10); cuDNN's limit is 128 or 256, by GPU
-AUX_MULTIPLE = 8  # values in the rows of cuBLASLt's epilogues (ops/csrc/cuda/linear_cuda.cpp: fits)
+AUX_MULTIPLE = 8  # values in the rows of cuBLASLt's epilogues (native/csrc/cuda/linear_cuda.cpp: fits)
 
 
 def hidden_width(width: int, mlp_ratio: float) -> int:
-    """Width between the two layers of an MLP."""
+    """Return the width between the two layers of an MLP."""
     return round(width * mlp_ratio)
 
 
 def check(options: Mapping[str, Any], where: str) -> None:
-    """Raises GpufeedError for options that cannot be together, each of which the schema allows.
+    """Raise GpufeedError for options that contradict each other, though the schema allows each.
 
-    options: those of gpufeed.models.vit.VisionTransformer. where: what the error says of their place.
+    options: those of gpufeed.models.vit.VisionTransformer. where: their place, for the error.
     """
     for key, choices in (
         ("pool", POOLS),
@@ -72,15 +72,15 @@ def check(options: Mapping[str, Any], where: str) -> None:
     if options["activation"] == "linear_bias_gelu" and (hidden % AUX_MULTIPLE or width % AUX_MULTIPLE):
         raise GpufeedError(
             f"an MLP of widths {width} and {hidden} with model.activation linear_bias_gelu, in {where}",
-            f"multiples of {AUX_MULTIPLE}, without which no epilogue of cuBLASLt does it",
+            f"multiples of {AUX_MULTIPLE}, which the epilogue of cuBLASLt needs",
             "change model.width or model.mlp_ratio, or take bias_gelu",
         )
 
 
 def impossible(options: Mapping[str, Any], precision: str, device: str) -> str | None:
-    """Why a cell with these options cannot be on any machine of this config, as a sentence; None if it can.
+    """Return why these options exclude a cell on any machine, as a sentence; None if they do not.
 
-    options: of any model. precision, device: as the config says them, `auto` included.
+    options: of any model. precision, device: as in the config, `auto` included.
     """
     backend = options.get("sdpa")
     if backend in HALF_ONLY and precision in ("fp32", "tf32") and device != "cpu":

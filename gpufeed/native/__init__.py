@@ -1,4 +1,4 @@
-"""bias-GELU as C++ and CUDA kernels, with plain torch beside it where they cannot be built. See README.md."""
+"""bias-GELU and JPEGs as C++ and CUDA kernels, with plain torch where they cannot be built. See README.md."""
 
 from gpufeed.native.functions import bias_gelu, gelu_mlp, linear_bias_gelu
 from gpufeed.native.loading import Status, load, status

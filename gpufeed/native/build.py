@@ -1,4 +1,4 @@
-"""Builds the extension: a library, and a JSON file that says what it was built from and for."""
+"""Builds the extension: a library, and a JSON file that describes what it was built from and for."""
 
 import json
 import logging
@@ -31,13 +31,13 @@ from gpufeed.system.build_once import one_builder
 
 log = logging.getLogger("gpufeed")
 OTHER_COMPILER = "name another compiler by CXX or CUDA_HOME"
-READY = "GPUFEED_EXTENSION"  # a folder with a library that was built before, as in our containers
-SHOWN = 25  # lines of a compiler's output in an error; the log has them all
+READY = "GPUFEED_EXTENSION"  # a folder with a prebuilt library, as in our containers
+SHOWN = 25  # lines of a compiler's output in an error; the log has all
 
 
 @dataclass(frozen=True)
 class Built:
-    """A library and its description; about.library is None where none could be built (nothing_built)."""
+    """A library and its description; about.library is None if nothing could be built (nothing_built)."""
 
     library: Path
     about: About
@@ -45,9 +45,9 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """What this node builds. toolkit: None for the CPU alone, and then `sentence` says why.
+    """What this node builds. toolkit: None for the CPU only; `sentence` then says why.
 
-    declined: the CPU alone was asked for, and nothing is lacking.
+    declined: whether only the CPU was asked for, so that nothing is missing.
     """
 
     cxx: str
@@ -57,7 +57,7 @@ class Plan:
     declined: bool = False
 
     def about(self) -> About:
-        """The description of the library, which is not there yet."""
+        """Return the description of the library before it is built."""
         compilers = [self.cxx] + ([self.toolkit.nvcc] if self.toolkit else [])
         return About(
             torch=torch.__version__,
@@ -71,11 +71,11 @@ class Plan:
 
 
 def plan(cuda: bool | None = None, arch_list: str | None = None) -> Plan:
-    """What `build` would build here; errors as there. Compiles nothing."""
+    """Return what `build` would build here, and raise its errors, without compiling."""
     compiler = cxx()
     ninja()
     if cuda is False:
-        sentence = "The extension was built for the CPU alone, as asked for."
+        sentence = "The extension was built for the CPU only, as asked for."
         return Plan(compiler, sentence=sentence, declined=True)
     toolkit, sentence = cuda_toolkit()
     chosen: tuple[str, ...] = ()
@@ -91,21 +91,21 @@ def plan(cuda: bool | None = None, arch_list: str | None = None) -> Plan:
 def build(
     folder: str | Path, cuda: bool | None = None, arch_list: str | None = None, jobs: int | None = None
 ) -> Built:
-    """Compiles the extension into folder/gpufeed_ops.so, and .json beside it, which is written last.
+    """Compile the extension into folder/gpufeed_ops.so, then write .json beside it.
 
-    cuda: whether with CUDA kernels; None: if torch has CUDA and an nvcc of its major version is there, else
-    the CPU's alone and, in the JSON, why. arch_list: as TORCH_CUDA_ARCH_LIST, which it goes before; see
-    toolkit.architectures. jobs: compilers at once; None leaves ninja's choice.
+    cuda: whether to build CUDA kernels; None: if torch has CUDA and there is an nvcc of its major version,
+    else only the CPU's, with the reason in the JSON. arch_list: overrides TORCH_CUDA_ARCH_LIST; see
+    toolkit.architectures. jobs: parallel compilers; None leaves ninja's choice.
 
-    Object files stay in torch's extension folder (TORCH_EXTENSIONS_DIR), so that building again is quick.
-    Raises Skip if this node lacks a C++ compiler or ninja, GpufeedError if the sources do not compile, or if
-    the CUDA kernels that were asked for cannot be.
+    Object files stay in torch's extension folder (TORCH_EXTENSIONS_DIR), so that a rebuild is quick. Raises
+    Skip if this node lacks a C++ compiler or ninja. Raises GpufeedError if the sources do not compile, or if
+    CUDA kernels were asked for and cannot be built.
     """
     return build_planned(plan(cuda, arch_list), folder, jobs)
 
 
 def build_planned(planned: Plan, folder: str | Path, jobs: int | None = None) -> Built:
-    """`build` of a plan; nothing is compiled where GPUFEED_EXTENSION has the library that it would give."""
+    """Build a plan; compile nothing if GPUFEED_EXTENSION already has that library."""
     about = planned.about()
     if library := ready(about):
         return keep(library, about, Path(folder))
@@ -117,20 +117,20 @@ def build_planned(planned: Plan, folder: str | Path, jobs: int | None = None) ->
 
 
 def ready(about: About) -> Path | None:
-    """The library in the folder GPUFEED_EXTENSION, if that is what a build here would give."""
+    """Return the library in the folder GPUFEED_EXTENSION if a build here would give the same."""
     folder = os.environ.get(READY)
     library = Path(folder) / f"{NAME}.so" if folder else None
     if library is None or refusal(library):
         return None
     if not read_about(library).same_build(about):
-        log.info("%s was built otherwise: %s instead of %s", library, read_about(library), about)
+        log.info("%s is another build: %s instead of %s", library, read_about(library), about)
         return None
-    log.info("taken from %s", library)
+    log.info("using %s", library)
     return library
 
 
 def nothing_built(folder: str | Path, sentence: str) -> Built:
-    """What stands in the place of a library that this node cannot build: an empty file, and why."""
+    """Write an empty file in place of a library that this node cannot build, and the reason beside it."""
     library = Path(folder) / f"{NAME}.so"
     library.parent.mkdir(parents=True, exist_ok=True)
     library.write_bytes(b"")
@@ -142,10 +142,10 @@ def nothing_built(folder: str | Path, sentence: str) -> Built:
 
 
 def extension_folder(about: About) -> Path:
-    """The folder of that build in torch's extension folder.
+    """Return the folder of that build in torch's extension folder.
 
-    The sources' digest is part of its name: ninja goes by times, and sources of another checkout, or brought
-    here by a copy that keeps times, may be older than the objects of others.
+    Its name includes the digest of the sources. ninja compares times, and sources of another checkout, or
+    copied with their times, may be older than the objects of others.
     """
     stack = json.dumps((about.torch, about.cuda, about.architectures, about.compilers, about.sources))
     return (
@@ -156,7 +156,7 @@ def extension_folder(about: About) -> Path:
 
 
 def default_root() -> str:
-    """Torch's extension folder where no variable names one."""
+    """Return torch's extension folder if no variable names one."""
     from torch.utils.cpp_extension import (
         get_default_build_root,
     )  # imports setuptools, and warns without a GPU
@@ -165,7 +165,7 @@ def default_root() -> str:
 
 
 def run_compilers(planned: Plan, folder: Path, jobs: int | None) -> Path:
-    """Runs compile_job.py for the plan; returns the library that it loaded.
+    """Run compile_job.py for the plan; return the library that it loaded.
 
     Raises GpufeedError if it fails.
     """
@@ -194,7 +194,7 @@ def run_compilers(planned: Plan, folder: Path, jobs: int | None) -> Path:
         text=True,
         errors="replace",
     )
-    log.info("the compilers say:\n%s", done.stdout)
+    log.info("output of the compilers:\n%s", done.stdout)
     if done.returncode:
         lines = done.stdout.strip().splitlines()
         said = "\n".join(([line for line in lines if "error:" in line] or lines[-SHOWN:])[:SHOWN])
@@ -208,7 +208,7 @@ def run_compilers(planned: Plan, folder: Path, jobs: int | None) -> Path:
 
 
 def keep(compiled: Path, about: About, folder: Path) -> Built:
-    """Copies the library into the folder and describes it there, each file whole or not at all."""
+    """Copy the library into the folder and describe it there, each file whole or not at all."""
     library = folder / f"{NAME}.so"
     with whole(library, shared=True) as partial:
         shutil.copyfile(compiled, partial)
@@ -224,10 +224,10 @@ def build_or_say(
     planned_on: str | None = None,
     attempt: int = 1,
 ) -> Built:
-    """What this node can build, for the workflow: what it cannot is said in the JSON and raises nothing.
+    """Build what this node can, for the workflow; what it cannot is described in the JSON.
 
-    As `build`, or where the CUDA compiler fails the CPU's kernels alone, or where there is no C++ compiler or
-    that one fails what stands in for a library. planned_on, attempt: see About.
+    Like `build`, but if the CUDA compiler fails, build only the CPU's kernels. Without a working C++
+    compiler, write a placeholder. planned_on, attempt: see About.
     """
     try:
         built = build_what_compiles(plan(cuda), folder, jobs)
@@ -239,14 +239,14 @@ def build_or_say(
 
 
 def build_what_compiles(planned: Plan, folder: str | Path, jobs: int | None) -> Built:
-    """The plan, else its part for the CPU, else nothing; why is the sentence."""
+    """Build the plan, or else its CPU part, or else nothing; the sentence has the reason."""
     try:
         return build_planned(planned, folder, jobs)
     except GpufeedError as error:
-        if isinstance(error.__cause__, OSError):  # no room for the library is no compiler's fault
+        if isinstance(error.__cause__, OSError):  # a full disk is not the compiler's fault
             raise
         log.error("%s", error)
-        found = " ".join(error.found.splitlines()[:2])  # which compilers, and the first that they say
+        found = " ".join(error.found.splitlines()[:2])  # the compilers, and their first line
         said = f"found {found}; the log has the rest; {OTHER_COMPILER}."
         if planned.toolkit is None:
             return nothing_built(folder, f"The gpufeed.native extension could not be built: {said}")
@@ -255,7 +255,7 @@ def build_what_compiles(planned: Plan, folder: str | Path, jobs: int | None) -> 
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule build_extension, a gpufeed.job.Job."""
+    """Run rule build_extension. job: a gpufeed.job.Job."""
     built = build_or_say(
         Path(job.output.library).parent,
         cuda=False if job.params.cpu_alone else None,

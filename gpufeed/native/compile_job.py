@@ -1,8 +1,8 @@
-"""Compiles the extension and loads what came out, in a process of its own: python -P compile_job.py JOB.
+"""Compiles the extension and loads the result, in its own process: python -P compile_job.py JOB.
 
-JOB is JSON: folder, name, sources, cuda, includes. The process is fresh, since a library cannot be loaded
-twice, and since one is kept only after it was loaded. Imports torch only: pip runs it before gpufeed is
-there.
+JOB is JSON: folder, name, sources, cuda, includes. A fresh process is needed, since a library cannot be
+loaded twice, and is kept only after it was loaded. It imports only torch: pip runs it before gpufeed is
+installed.
 """
 
 import json
@@ -12,17 +12,17 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
-# no -ffast-math and no --use_fast_math: NaN and infinities go through the ops as they should
+# no -ffast-math and no --use_fast_math: the ops must handle NaN and infinities correctly
 CXX_FLAGS = ["-O3"]
 NVCC_FLAGS = ["-O3", "-lineinfo"]
 
 
 def compile_and_load(job: dict) -> Path:
-    """Compiles into job["folder"], loads the library and returns its path; raises what goes wrong."""
+    """Compile into job["folder"], load the library and return its path; errors propagate."""
     folder = Path(job["folder"])
-    (folder / "lock").unlink(missing_ok=True)  # torch's own, which a killed build leaves; ours is around this
-    openmp = ["-fopenmp"] if sys.platform == "linux" else []  # Apple's clang has none; one thread there
-    # after the toolkit's own headers: these add what a bare nvcc lacks (cuBLAS; in CUDA 12 the runtime too)
+    (folder / "lock").unlink(missing_ok=True)  # torch's own lock, left by a killed build; we hold ours
+    openmp = ["-fopenmp"] if sys.platform == "linux" else []  # Apple's clang has no OpenMP: one thread
+    # after the toolkit's own headers: adds what a bare nvcc lacks (cuBLAS; in CUDA 12 also the runtime)
     includes = [f"-isystem {include}" for include in job["includes"]]
     links = [*openmp, *(linked_to_torchs(folder / "link") if job["cuda"] else [])]
     cpp_extension.load(
@@ -41,10 +41,10 @@ def compile_and_load(job: dict) -> Path:
 
 
 def linked_to_torchs(folder: Path) -> list[str]:
-    """Flags that link with the CUDA libraries that torch itself has loaded.
+    """Return flags that link with the CUDA libraries that torch has loaded.
 
-    Wheels hold them by their versioned names only, which -l does not find: `folder` gets links with the
-    others. The library keeps no path of them, since torch has always loaded them before it.
+    Wheels contain only versioned names, which -l does not find, so `folder` gets links with plain names. The
+    library stores no path of them, since torch always loads them first.
     """
     folder.mkdir(exist_ok=True)
     for name in ("libcudart.so", "libcublasLt.so"):
@@ -55,7 +55,7 @@ def linked_to_torchs(folder: Path) -> list[str]:
 
 
 def loaded(name: str) -> str | None:
-    """The path of the library of that unversioned name that this process has loaded."""
+    """Return the path of the loaded library with that unversioned name."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.split(maxsplit=5)[-1]
         if Path(path).name.startswith(f"{name}."):
@@ -64,7 +64,7 @@ def loaded(name: str) -> str | None:
 
 
 def check_kernels(key: str) -> None:
-    """Raises RuntimeError unless every op of the library has a kernel for the dispatch key, or for all."""
+    """Raise RuntimeError unless every op of the library has a kernel for the dispatch key, or for all."""
     keys = (key, "CompositeExplicitAutograd")
     ops = [op for op in torch._C._dispatch_get_all_op_names() if op.startswith("gpufeed::")]
     lacking = [

@@ -1,4 +1,4 @@
-"""Whole files in one buffer, read by the extension's threads while others have the interpreter's lock."""
+"""Reads whole files into one buffer, by threads of the extension that do not hold the GIL."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-SLACK = 1.25  # of a buffer's size over what was needed, so that it grows rarely
+SLACK = 1.25  # buffer size relative to what is needed, so that it rarely grows
 # as csrc/read_files.cpp
 OTHER_CODES = {
     -1: (errno.EINVAL, "it is no regular file"),
@@ -15,9 +15,9 @@ OTHER_CODES = {
 
 
 class FileBuffer:
-    """Memory for the files of one call after the other, which grows as needed. For one thread at a time.
+    """Memory that is reused from call to call, and grows as needed. For one thread at a time.
 
-    threads: at most so many read. pinned: page-locked memory, for copies to CUDA that nobody waits for.
+    threads: the most that read. pinned: page-locked memory, for asynchronous copies to CUDA.
     """
 
     def __init__(self, threads: int = 4, pinned: bool = False):
@@ -27,9 +27,8 @@ class FileBuffer:
     def read(self, paths: Sequence[bytes]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (data uint8 (bytes,), offsets int64 (N + 1,)): file i is data[offsets[i] : offsets[i + 1]].
 
-        paths: of any bytes, as os.fsencode gives them. Both are valid until the next call. Raises OSError for
-        the first file that cannot be read; one whose size changes meanwhile is such a file, and one of more
-        than 2 GiB.
+        paths: any bytes, as from os.fsencode. Both results are valid until the next call. Raises OSError for
+        the first file that cannot be read, changes its size meanwhile, or exceeds 2 GiB.
         """
         names = torch.frombuffer(bytearray(b"".join(path + b"\0" for path in paths)), dtype=torch.uint8)
         while True:

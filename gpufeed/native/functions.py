@@ -1,6 +1,6 @@
-"""The ops as functions: the extension's kernels where it has some for the device, else the reference.
+"""The ops as functions: the extension's kernels if it has some for the device, else the reference.
 
-They work under autograd, autocast and torch.compile(fullgraph=True). Their second derivative is refused.
+They work under autograd, autocast and torch.compile(fullgraph=True). A second derivative is refused.
 """
 
 import torch
@@ -15,12 +15,12 @@ FORMS = ("none", "tanh")
 
 
 def bias_gelu(x: torch.Tensor, bias: torch.Tensor, approximate: str = "none") -> torch.Tensor:
-    """gelu(x + bias), in one pass over memory, and so is its backward with the gradient of the bias.
+    """Return gelu(x + bias), in one pass over memory, forward and backward (with the bias's gradient).
 
-    x (..., C) of float32, float16 or bfloat16, on the CPU also float64. bias (C,) of x's dtype or float32: a
-    master parameter under autocast needs no cast. Returns shape and dtype of x; the sum is kept in float32
-    (float64 for float64). approximate: "none" (erf) or "tanh". gelu(-inf) is 0 where torch gives NaN.
-    Raises GpufeedError for another form, RuntimeError, ValueError or TypeError for other tensors.
+    x (..., C): float32, float16 or bfloat16, on the CPU also float64. bias (C,): of x's dtype or float32, so
+    a float32 parameter needs no cast under autocast. The result has shape and dtype of x; the sum is kept in
+    float32 (float64 for float64). approximate: "none" (erf) or "tanh". gelu(-inf) is 0, where torch gives
+    NaN. Raises GpufeedError for another form, RuntimeError, ValueError or TypeError for other tensors.
     """
     check_form(approximate)
     if uses_extension(x.device.type):
@@ -31,7 +31,7 @@ def bias_gelu(x: torch.Tensor, bias: torch.Tensor, approximate: str = "none") ->
 def linear_bias_gelu(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, approximate: str = "tanh"
 ) -> torch.Tensor:
-    """gelu(x @ weight.T + bias) by an epilogue of the matrix product, in the tanh form only.
+    """Return gelu(x @ weight.T + bias), by an epilogue of the matrix product, in the tanh form only.
 
     x (..., K), weight (N, K), bias (N,) of one dtype, or cast to autocast's -> (..., N). Errors as bias_gelu.
     """
@@ -49,7 +49,7 @@ def gelu_mlp(
     bias2: torch.Tensor,
     approximate: str = "tanh",
 ) -> torch.Tensor:
-    """linear, bias, gelu, linear: the gelu inside the first product, its derivative one pass; tanh only.
+    """Return linear, bias, gelu, linear, with the gelu in the first product; tanh form only.
 
     x (..., K), weight1 (N, K), bias1 (N,), weight2 (M, N), bias2 (M,) of one dtype, or cast to autocast's ->
     (..., M). Errors as bias_gelu.
@@ -61,7 +61,7 @@ def gelu_mlp(
 
 
 def check_form(approximate: str) -> None:
-    """Raises GpufeedError unless `approximate` is a form of GELU."""
+    """Raise GpufeedError unless `approximate` is a form of GELU."""
     if approximate not in FORMS:
         raise GpufeedError(
             f"approximate {approximate!r}", "'none' (the erf form) or 'tanh'", "pass one of the two"
@@ -69,7 +69,7 @@ def check_form(approximate: str) -> None:
 
 
 def check_tanh(approximate: str, op: str) -> None:
-    """Raises GpufeedError unless `approximate` is the form that cuBLASLt's epilogues have."""
+    """Raise GpufeedError unless `approximate` is the form of cuBLASLt's epilogues."""
     check_form(approximate)
     if approximate != "tanh":
         raise GpufeedError(
@@ -80,7 +80,7 @@ def check_tanh(approximate: str, op: str) -> None:
 
 
 def as_autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The tensors in autocast's dtype where it is on for their device, as F.linear casts."""
+    """Return the tensors in autocast's dtype if it is on for their device, as F.linear casts them."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return tensors
@@ -99,8 +99,8 @@ class GeluMlp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        # torch's once_differentiable does not see x and the weights: where `grad` needs no derivative, what a
-        # second one adds to a loss would be left out without a word
+        # not once_differentiable, which ignores x and the weights: if `grad` needs no derivative, it would
+        # silently leave out their part of a second derivative
         if torch.is_grad_enabled():
             raise GpufeedError(*FIRST_ONLY)
         x, weight1, weight2, hidden, aux = ctx.saved_tensors
@@ -111,5 +111,5 @@ class GeluMlp(torch.autograd.Function):
 
 
 def rows(tensor: torch.Tensor) -> torch.Tensor:
-    """(..., C) -> (rows, C)."""
+    """Reshape (..., C) to (rows, C)."""
     return tensor.reshape(-1, tensor.shape[-1])

@@ -1,4 +1,4 @@
-"""What torch must know of the ops beside their kernels: shapes without data, and derivatives."""
+"""What torch needs besides the kernels of the ops: output shapes, and derivatives."""
 
 import torch
 
@@ -12,7 +12,7 @@ FIRST_ONLY = (
 
 
 def register() -> None:
-    """Registers all of it, once a process, after the library is loaded."""
+    """Register all of it, once per process, after the library is loaded."""
     torch.library.register_fake("gpufeed::bias_gelu", fake_bias_gelu)
     torch.library.register_fake("gpufeed::bias_gelu_backward", fake_bias_gelu_backward)
     torch.library.register_fake("gpufeed::linear_bias_gelu", fake_linear_bias_gelu)
@@ -60,7 +60,7 @@ def keep_x_and_bias(ctx, inputs, output):
 
 
 def bias_gelu(ctx, grad):
-    """Gradients of x and bias, of their dtypes."""
+    """Return the gradients of x and bias, in their dtypes."""
     x, bias = ctx.saved_tensors
     dx, dbias = torch.ops.gpufeed.bias_gelu_backward(grad, x, bias, ctx.approximate)
     return dx, dbias, None
@@ -68,12 +68,12 @@ def bias_gelu(ctx, grad):
 
 def keep_linear(ctx, inputs, output):
     x, weight, _ = inputs
-    ctx.set_materialize_grads(False)  # aux is rarely asked for: no zeros are written for it
+    ctx.set_materialize_grads(False)  # aux rarely has a gradient: do not write zeros for it
     ctx.save_for_backward(x, weight, output[1])
 
 
 def linear_bias_gelu(ctx, grad, grad_aux):
-    """Gradients of x, weight and bias from those of both outputs, either of which may be None."""
+    """Return the gradients of x, weight and bias from those of both outputs, either of which may be None."""
     x, weight, aux = ctx.saved_tensors
     if grad is None and grad_aux is None:
         return None, None, None
@@ -94,7 +94,7 @@ def keep_shape(ctx, inputs, output):
 
 
 def column_sum(ctx, grad):
-    """Each row has the same gradient."""
+    """Return the gradient of x, which is the same for each row."""
     return grad.expand(ctx.shape)
 
 

@@ -1,6 +1,7 @@
-"""decode_jpegs: baseline JPEGs of one size and one set of tables, from their coded bytes to RGB.
+"""Decoding of baseline JPEGs by the extension.
 
-decode_files: any mixture of whole files.
+decode_jpegs: images of one size and one set of tables, from their coded bytes. decode_files: any mixture of
+whole files.
 """
 
 from collections.abc import Sequence
@@ -38,8 +39,8 @@ FAULTS = (
 class Coding:
     """What the images of one call share.
 
-    tables: int16, flat, as csrc/jpeg.h lays them out (`tables_of`). components: 1 (grayscale) or 3 (YCbCr).
-    horizontal, vertical: samples of brightness for one of colour, (1, 1), (2, 1), (2, 2), (1, 2) or (4, 1).
+    tables: int16, flat, in the layout of csrc/jpeg.h (`tables_of`). components: 1 (grayscale) or 3 (YCbCr).
+    horizontal, vertical: luma samples per chroma sample, (1, 1), (2, 1), (2, 2), (1, 2) or (4, 1).
     """
 
     height: int
@@ -50,14 +51,14 @@ class Coding:
     tables: torch.Tensor
 
     def to(self, device: torch.device) -> "Coding":
-        """The same with its tables on a device."""
+        """Return the coding with its tables on a device."""
         return Coding(**{**vars(self), "tables": self.tables.to(device)})
 
 
 def decode_jpegs(
     data: torch.Tensor, offsets: torch.Tensor, coding: Coding, fancy: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`decode_between` without gaps; offsets: int64 (N + 1,), where each image begins and the last ends."""
+    """Decode adjacent images; offsets: int64 (N + 1,), where each image begins and the last ends."""
     return decode_between(data, offsets[:-1], offsets[1:], coding, fancy)
 
 
@@ -69,17 +70,18 @@ def decode_between(
     fancy: bool = True,
     longest: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(images uint8 (N, H, W, 3), faults uint8 (N,)) of N images, by the extension, which must be loaded.
+    """Return (images uint8 (N, H, W, 3), faults uint8 (N,)) of N images; the extension must be loaded.
 
-    data: uint8 (bytes,), the entropy-coded bytes as they are in the files; starts, ends: int64 (N,), where
-    each image begins and ends; coding.tables: on the same device. Waits for nothing. An image with a fault
-    (an index into FAULTS) is 0 everywhere. fancy: chroma is smoothed as libjpeg-turbo does it by default,
-    else repeated; either way the bytes are those of its integer ("islow") decoder. longest: bytes of the
-    longest image; longer ones are a fault. With it images may stand in any order, more than once too, and
-    each has so many bytes of workspace; without, they ascend, and the workspace is as large as data. Raises
-    ValueError or TypeError for tensors and shapes that are not these.
+    data: uint8 (bytes,), the entropy-coded bytes as in the files. starts, ends: int64 (N,), where each image
+    begins and ends. coding.tables: on the same device. Does not wait for the device. An image with a fault
+    (an index into FAULTS) is 0 everywhere. fancy: smooth chroma as libjpeg-turbo does by default, else repeat
+    it. Either way the bytes equal those of its integer ("islow") decoder.
+
+    longest: bytes of the longest image; longer ones are a fault. With it, images may be in any order and
+    repeat, and each has this many bytes of workspace. Without it they must ascend, and the workspace has the
+    size of data. Raises ValueError or TypeError for other tensors and shapes.
     """
-    if data.is_cuda:  # the tables may have been made on another stream, and be dropped at any time
+    if data.is_cuda:  # the tables may be of another stream, and be freed at any time
         coding.tables.record_stream(torch.cuda.current_stream(data.device))
     shape = (coding.height, coding.width, coding.components, coding.horizontal, coding.vertical)
     return torch.ops.gpufeed.decode_jpegs(data, starts, ends, coding.tables, *shape, fancy, longest)
@@ -92,26 +94,26 @@ def decode_files(
     fancy: bool = True,
     windows: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(pixels uint8 (bytes,), faults uint8 (N,), places int64 (7, N)) of N whole files of any kinds.
+    """Return (pixels uint8 (bytes,), faults uint8 (N,), places int64 (7, N)) of N whole files of any kinds.
 
-    files: uint8 (bytes,) on the host; data: the same bytes on the device that decodes, the results' too;
-    offsets: int64 (N + 1,) on the host. As by `decode_between`, an image with a fault is 0 everywhere, and
-    nothing is waited for. windows: int32 (N, 4) on the host, top, left, height and width of what is needed of
-    each image; None for all of it. What is kept then is a window's blocks, of which the window's pixels are
-    those of the whole image, and others need not be.
+    files: uint8 (bytes,) on the host. data: the same bytes on the device that decodes. offsets: int64 (N +
+    1,) on the host. As in `decode_between`, an image with a fault is 0 everywhere, and this does not wait.
+    windows: int32 (N, 4) on the host, top, left, height and width of what is needed of each image; None for
+    all of it. Then only the window's blocks are kept. Pixels of the window equal those of the whole image,
+    others may not.
 
-    places, on the host: where each image begins in pixels; height and width of what is kept, which lies there
-    as (H, W, 3), with zeros up to the next; the first row and column of that in the whole image; height and
-    width of the whole image. All but the first are 0 for a file whose header or window is refused.
+    places, on the host, has seven rows. Where each image begins in pixels; height and width of its kept part,
+    stored as (H, W, 3) and zero-padded; that part's first row and column in the image; height and width of
+    the image. All but the first are 0 for a file whose header or window is refused.
 
-    With a window less is found wrong: codes behind its last block are not judged, and values (a mean or
-    coefficients out of range) only of blocks that are kept. Markers are judged everywhere.
+    With a window, fewer faults are found. Codes after its last block are not checked, and values (a mean or
+    coefficients out of range) only in blocks that are kept. Markers are checked everywhere.
     """
     return torch.ops.gpufeed.decode_jpeg_files(data, files, offsets, fancy, windows)
 
 
 def tables_of(huffman: Sequence[bytes], quantisation: Sequence[bytes]) -> torch.Tensor:
-    """Tables in the extension's form: int16, flat.
+    """Return tables in the extension's form: int16, flat.
 
     huffman: DC and AC of the first component, then, if there are others, DC and AC of those, each 16 counts
     and the symbols. quantisation: of each component, 64 bytes in zigzag order.
@@ -125,7 +127,7 @@ def tables_of(huffman: Sequence[bytes], quantisation: Sequence[bytes]) -> torch.
 
 
 def fill_huffman(to: np.ndarray, table: bytes, dc: bool) -> None:
-    """One table, from its counts and symbols; source: T.81, annex C, for the codes."""
+    """Fill one table from its counts and symbols; source: T.81, annex C, for the codes."""
     symbols = [entry(symbol, dc) for symbol in table[16:]]
     code = first = 0
     for length, count in enumerate(table[:16], start=1):
@@ -144,6 +146,6 @@ def fill_huffman(to: np.ndarray, table: bytes, dc: bool) -> None:
 
 
 def entry(symbol: int, dc: bool) -> tuple[int, int | None]:
-    """(run, size) of a symbol; size None if 8-bit samples have no such coefficient."""
+    """Return (run, size) of a symbol; size is None if 8-bit samples have no such coefficient."""
     run, size = (0, symbol) if dc else (symbol >> 4, symbol & 15)
     return run, None if size > (MOST_DC_SIZE if dc else MOST_AC_SIZE) else size

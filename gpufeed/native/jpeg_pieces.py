@@ -1,4 +1,4 @@
-"""JPEGs from host memory to a device in pieces: one is copied while those before it decode."""
+"""Decodes JPEGs from host memory in pieces: one piece is copied while earlier ones decode."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,15 +8,18 @@ import torch
 
 from gpufeed.native.jpeg_op import Coding, decode_between
 
-PIECES = 4  # each decodes on a stream of its own, and takes at least the time of one image's codes
-LEAST = 4096  # images of a piece: of fewer, a call in pieces was slower than whole
-STAGES = 3  # pinned buffers: one is filled while others are copied
+PIECES = 4  # each decodes on its own stream, and takes at least the time of one image
+LEAST = 4096  # images of a piece: smaller pieces were slower than one call
+STAGES = 3  # pinned buffers: one is filled while the others are copied
 PLACES = 2 * 8  # bytes of an image's start and end
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Images first to last of a call, in bytes low to high of its data; starts, ends: int64, from low on."""
+    """Images first to last of a call, in bytes low to high of its data.
+
+    starts, ends: int64, relative to low.
+    """
 
     first: int
     last: int
@@ -27,16 +30,16 @@ class Piece:
 
     @property
     def bytes(self) -> int:
-        """Of its starts, its ends and its images."""
+        """Bytes of its starts, its ends and its images."""
         return (self.last - self.first) * PLACES + self.high - self.low
 
 
 def pieces_of(
     size: int, starts: np.ndarray, ends: np.ndarray, most: int, least: int = LEAST
 ) -> Iterator[Piece]:
-    """At most `most` pieces of at least `least` images each, or one; none of no images.
+    """Yield at most `most` pieces of at least `least` images each, or one; none without images.
 
-    size: bytes of the buffer. An image that does not lie in it does not lie in its piece either.
+    size: bytes of the buffer. An image outside of it is outside of its piece, too.
     """
     count = len(starts)
     number = max(1, min(most, count // least))
@@ -53,13 +56,13 @@ def pieces_of(
 
 @dataclass
 class Stage:
-    """A pinned buffer, and when its last copy to the device is done."""
+    """A pinned buffer, and the event of its last copy to the device."""
 
     memory: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
     copied: torch.cuda.Event = field(default_factory=torch.cuda.Event)
 
     def filled(self, piece: Piece, data: torch.Tensor) -> torch.Tensor:
-        """Its memory with a piece in it; waits for the copy that still reads it."""
+        """Return its memory filled with a piece, after the copy that still reads it."""
         self.copied.synchronize()
         if len(self.memory) < piece.bytes:
             self.memory = torch.empty(piece.bytes, dtype=torch.uint8, pin_memory=True)
@@ -68,11 +71,11 @@ class Stage:
 
 
 class PieceDecoder:
-    """Decodes JPEGs whose bytes are in host memory; keeps its pinned buffers and streams from call to call.
+    """Decodes JPEGs from host memory; its pinned buffers and streams are reused from call to call.
 
-    For one thread at a time. Calls overlap too: none waits for the work that is queued on the current stream.
-    Beside the images a call takes their size once more on the device, and the workspace of its pieces, at
-    most 1 GiB each; the results of all calls that are queued are there at once.
+    For one thread at a time. Calls overlap too: none waits for work that is queued on the current stream.
+    Besides the images, a call takes their size once more on the device, and the workspace of its pieces, at
+    most 1 GiB each. The results of all queued calls are in memory at once.
     """
 
     def __init__(self, device: torch.device, pieces: int = PIECES, least: int = LEAST):
@@ -85,20 +88,19 @@ class PieceDecoder:
     def decode(
         self, data: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor, coding: Coding, fancy: bool = True
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(images, faults) on the device as `decode_between`'s of the same tensors there.
+        """Return (images, faults) on the device, as `decode_between` does.
 
-        data, starts, ends: on the host, in any memory, and free for other use on return; coding.tables: on
-        the device, already written. Waits for pinned memory that is still being copied, and else only where
-        memory must be allocated; the results are ready on the current stream. Raises ValueError or TypeError
-        for tensors that are not these.
+        data, starts, ends: on the host, in any memory, and free for reuse on return. coding.tables: on the
+        device, already written. Waits only for pinned memory that is still being copied, and for allocations.
+        The results are ready on the current stream. Raises ValueError or TypeError for other tensors.
         """
         check(data, starts, ends)
         if self.device.type != "cuda":
             return decode_between(data, starts, ends, coding, fancy)
         size = (len(starts), coding.height, coding.width, 3)
         current = torch.cuda.current_stream(self.device)
-        # memory of the stream that copies, for which pieces wait in any case: with the current stream's they
-        # would wait for all that is queued there, the pieces of the call before among it
+        # allocated on the copying stream, for which pieces wait anyway: on the current stream they would wait
+        # for all that is queued there, including the pieces of the previous call
         with torch.cuda.stream(self.copying):
             images = torch.empty(size, dtype=torch.uint8, device=self.device)
             faults = torch.empty(size[:1], dtype=torch.uint8, device=self.device)
@@ -118,13 +120,13 @@ class PieceDecoder:
                     decoded, fault = decode_between(own, own_starts, own_ends, coding, fancy)
                     images[part].copy_(decoded)
                     faults[part].copy_(fault)
-        finally:  # after an error too, else the results' memory could be used again before it is written
-            for stream in used:  # once all is queued: a wait holds up a hardware queue that streams share
+        finally:  # also after an error, else the results' memory could be reused before it is written
+            for stream in used:  # after queueing all, since a wait blocks a hardware queue that streams share
                 current.wait_stream(stream)
         return images, faults
 
     def _sent(self, stage: Stage, piece: Piece, data: torch.Tensor) -> torch.Tensor:
-        """A piece in the device's memory, queued on the stream that copies."""
+        """Return a piece in device memory, queued on the copying stream."""
         filled = stage.filled(piece, data)
         with torch.cuda.stream(self.copying):
             sent = filled.to(self.device, non_blocking=True)
@@ -133,7 +135,7 @@ class PieceDecoder:
 
 
 def pack(piece: Piece, data: torch.Tensor, memory: torch.Tensor) -> None:
-    """A piece's starts, ends and coded bytes into memory of its size, as `parted` finds them."""
+    """Copy a piece's starts, ends and coded bytes into memory of its size, in the layout of `parted`."""
     starts, ends, own = parted(memory, piece.last - piece.first)
     starts.numpy()[:] = piece.starts
     ends.numpy()[:] = piece.ends
@@ -141,7 +143,7 @@ def pack(piece: Piece, data: torch.Tensor, memory: torch.Tensor) -> None:
 
 
 def parted(memory: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(starts int64 (count,), ends int64 (count,), coded bytes) of a piece in its memory, uint8 (bytes,)."""
+    """Split a piece's memory, uint8 (bytes,), into starts and ends, int64 (count,), and coded bytes."""
     places = memory[: count * PLACES].view(torch.int64)
     return places[:count], places[count:], memory[count * PLACES :]
 

@@ -1,4 +1,4 @@
-"""The extension's sources, the built library, and the JSON file that says what it was built from and for."""
+"""The extension's sources, the built library, and the JSON file that describes its build."""
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
@@ -13,13 +13,13 @@ FOLDER = Path(__file__).with_name("csrc")
 
 
 def source_files(cuda: bool) -> list[Path]:
-    """What is compiled: the .cpp of csrc, and with CUDA the .cpp and .cu of csrc/cuda too."""
+    """Return the compiled files: the .cpp of csrc, and with CUDA also the .cpp and .cu of csrc/cuda."""
     cpu = sorted(FOLDER.glob("*.cpp"))
     return cpu + sorted(f for f in FOLDER.glob("cuda/*") if f.suffix in (".cpp", ".cu")) * cuda
 
 
 def digest_of_sources() -> str:
-    """One digest over all sources and headers and how they are compiled; 12 hex digits."""
+    """Return a digest over all sources and headers and how they are compiled; 12 hex digits."""
     return source_digest.digest("native/csrc/**/*.[ch]*", "native/compile_job.py")
 
 
@@ -32,10 +32,10 @@ BUILD_AGAIN = f"build it again, in the workflow by `{AGAIN}`"
 class About:
     """What a library was built from and for; a library that could not be built has one, too.
 
-    library: sha256 of the .so, None if there is none. cuda: the toolkit's version, None for a CPU build.
-    sentence: why it has no CUDA kernels, or why there is no library; None if it lacks nothing.
-    status: done | partial, without CUDA kernels though nobody declined them | skipped, no library.
-    planned_on: the node that planned the workflow's build, None for another build. attempt: the workflow's.
+    library: sha256 of the .so, None without one. cuda: the toolkit's version, None for a CPU build. sentence:
+    why it has no CUDA kernels, or why there is no library; None if it lacks nothing. status: done | partial
+    (CUDA kernels could not be built) | skipped (no library). planned_on: the node that planned the workflow's
+    build, None for another build. attempt: the workflow's.
     """
 
     torch: str
@@ -50,16 +50,16 @@ class About:
     attempt: int = 1
 
     def write(self, library: Path) -> None:
-        """Writes the JSON beside the library, which is then complete."""
+        """Write the JSON beside the library, which is then complete."""
         write_whole(about_path(library), json.dumps(asdict(self), indent=2) + "\n", shared=True)
 
     def same_build(self, other: "About") -> bool:
-        """Whether both come from the same sources, torch and toolkit, for the same architectures."""
+        """Return whether both have the same sources, torch, toolkit and architectures."""
         own = {"library": None, "planned_on": None, "attempt": 1}
         return replace(self, **own) == replace(other, **own)
 
     def lack(self) -> str | None:
-        """The sentence, and after a build of the workflow how to build again what is final on its node."""
+        """Return the sentence; after a build of the workflow, add how to build again."""
         if self.sentence is None or self.planned_on is None:
             return self.sentence
         return (
@@ -73,7 +73,7 @@ def about_path(library: Path) -> Path:
 
 
 def read_about(library: Path) -> About | None:
-    """What is known of a library; None if its JSON is missing or is no such file."""
+    """Return the description of a library; None if its JSON is missing or invalid."""
     try:
         found = json.loads(about_path(library).read_text())
         about = About(**{f.name: found[f.name] for f in fields(About)})
@@ -83,10 +83,10 @@ def read_about(library: Path) -> About | None:
 
 
 def refusal(library: Path) -> str | None:
-    """Why a library is not to be loaded into this process, as a sentence; None if it may be."""
+    """Return why a library must not be loaded into this process, as a sentence; None if it may be."""
     about, again = read_about(library), BUILD_AGAIN
     if about is None:
-        return f"{library} has no readable {about_path(library).name} that says what it is: {again}."
+        return f"{library} has no readable {about_path(library).name} that describes it: {again}."
     if about.torch != torch.__version__:
         return f"{library} was built for torch {about.torch}, and this is torch {torch.__version__}: {again}."
     if about.sources != digest_of_sources():
@@ -104,10 +104,10 @@ def refusal(library: Path) -> str | None:
 
 
 def runs_on(capability: tuple[int, int], architectures: tuple[str, ...]) -> bool:
-    """Whether a GPU of that compute capability can run code for these architectures, such as 8.6 or 9.0+PTX.
+    """Return whether a GPU can run code for these architectures, such as 8.6 or 9.0+PTX.
 
-    Machine code runs on its major version from its minor on, PTX on everything later; a letter (9.0a) on
-    that GPU alone. A name such as Hopper is not judged: it passes.
+    capability: of the GPU. Machine code runs on its major version from its minor one on, PTX on everything
+    later. With a letter (9.0a), it runs on that GPU only. Names such as Hopper are accepted unchecked.
     """
     for architecture in architectures:
         number, _, ptx = architecture.partition("+")

@@ -1,4 +1,4 @@
-"""Which library of the ops this process has: loaded once, when first used or asked for, never at import."""
+"""Which library of the ops this process uses: loaded once, when first needed, never at import."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ lock = threading.RLock()
 
 @dataclass(frozen=True)
 class Status:
-    """Which implementation runs. sentence: None if it is the extension, else why not and what to do."""
+    """The implementation in use. sentence: None for the extension, else why not, and what to do."""
 
     implementation: str  # extension | reference
     sentence: str | None = None
@@ -29,7 +29,7 @@ class Status:
 
 @dataclass
 class Loaded:
-    """What this process has loaded: a library and its description, or the sentence why none."""
+    """What this process has loaded: a library and its description, or the sentence why not."""
 
     library: Path | None = None
     about: About | None = None
@@ -41,11 +41,11 @@ chosen: dict[str, bool] = {}  # device type -> whether its kernels are used
 
 
 def load(path: str | Path | None = None) -> Status:
-    """Loads the extension, once a process: the one at `path`, the installed one, or one built just in time.
+    """Load the extension, once per process: the one at `path`, the installed one, or one built just in time.
 
-    A library of another torch or of other sources is refused: then the reference is in use, and the sentence
-    says why. `path` is not replaced by another library. Raises GpufeedError for a path without a file and
-    for a second, different library, since a process can hold one only.
+    A library of another torch or of other sources is refused. The reference is then in use, and the sentence
+    says why. `path` is never replaced by another library. Raises GpufeedError for a missing file, and for a
+    second, different library, since a process can only load one.
     """
     with lock:
         if path is not None:
@@ -56,9 +56,9 @@ def load(path: str | Path | None = None) -> Status:
 
 
 def status(device: torch.device | str = "cpu") -> Status:
-    """Which implementation the ops have on a device; loads or builds the extension if nobody did.
+    """Return the implementation for a device; load or build the extension if needed.
 
-    device: a type or one device, such as "cuda:1", whose compute capability is looked at.
+    device: a type or one device, such as "cuda:1", whose compute capability is checked.
     """
     with lock:
         found, device = load(), torch.device(device)
@@ -69,7 +69,7 @@ def status(device: torch.device | str = "cpu") -> Status:
 
 
 def uses_extension(device_type: str) -> bool:
-    """Whether the extension has kernels for that type of device; says once in the log why it has not."""
+    """Return whether the extension has kernels for that type of device; log once if it has not."""
     if device_type not in chosen:
         found = status(device_type)
         chosen[device_type] = found.implementation == "extension"
@@ -80,13 +80,13 @@ def uses_extension(device_type: str) -> bool:
     return chosen[device_type]
 
 
-# What torch.compiler.assume_constant_result sets: torch.compile calls the function instead of tracing it. The
-# decorator itself imports torch's compiler, which takes seconds that a process that only predicts can spare.
+# What torch.compiler.assume_constant_result sets: torch.compile calls the function instead of tracing it.
+# The decorator would import torch's compiler, which takes seconds and is not needed for predicting.
 uses_extension._dynamo_marked_constant = True
 
 
 def lacking(device: torch.device, about: About) -> str | None:
-    """Why the loaded library has no kernels for the device, as a sentence; None if it has."""
+    """Return why the loaded library has no kernels for the device, as a sentence; None if it has."""
     if device.type == "cpu":
         return None
     if device.type != "cuda":
@@ -94,7 +94,7 @@ def lacking(device: torch.device, about: About) -> str | None:
     if about.cuda is None:
         return about.lack()
     if not torch.cuda.is_available():
-        return None  # nothing can be run there, nor said of it
+        return None  # nothing can run there anyway
     capability = torch.cuda.get_device_capability(device)
     if runs_on(capability, about.architectures):
         return None
@@ -106,7 +106,7 @@ def lacking(device: torch.device, about: About) -> str | None:
 
 
 def load_from(path: Path) -> None:
-    """Loads the library at `path`, or keeps the sentence why it is refused."""
+    """Load the library at `path`, or keep the sentence why it is refused."""
     if not path.exists():
         raise GpufeedError(f"no file {path}", f"a {NAME}.so", "build it (snakemake's rule build_extension)")
     sentence, about = refusal(path), read_about(path)
@@ -122,7 +122,7 @@ def load_from(path: Path) -> None:
 
 
 def find() -> None:
-    """The installed library if it fits, else one built just in time; keeps the sentence if neither comes."""
+    """Load the installed library if it fits, else one built just in time; keep the sentence if both fail."""
     if INSTALLED.exists():
         take(INSTALLED, read_about(INSTALLED), refusal(INSTALLED))
         if current.library is not None:
@@ -137,7 +137,7 @@ def find() -> None:
         found = first_line(error).removeprefix("found: ")
         current.sentence = (
             f"The gpufeed.native extension could not be built (found {found}): "
-            "the log has what the compilers said."
+            "the log has the compilers' output."
         )
     else:
         take(library, read_about(library), refusal(library))
@@ -148,7 +148,7 @@ def find() -> None:
 
 
 def built_just_in_time() -> Path:
-    """A library from torch's extension folder; one process compiles it if it is not there, others wait."""
+    """Return a library from torch's extension folder; one process compiles it if needed, others wait."""
     about = plan().about()
     folder = extension_folder(about)
     library = folder / f"{NAME}.so"
@@ -161,9 +161,9 @@ def built_just_in_time() -> Path:
 
 
 def take(library: Path, about: About | None, sentence: str | None) -> None:
-    """Loads the library and tells torch of its shapes and derivatives, or keeps the sentence.
+    """Load the library and register its shapes and derivatives, or keep the sentence.
 
-    One that does not load was built where another glibc or another libcublasLt is: that is a sentence, too.
+    A library may fail to load if it was built with another glibc or libcublasLt, which gives a sentence, too.
     """
     chosen.clear()
     if sentence is None:
@@ -171,7 +171,9 @@ def take(library: Path, about: About | None, sentence: str | None) -> None:
             torch.ops.load_library(library)
         except OSError as error:
             log.warning("the extension could not be loaded", exc_info=error)
-            why = first_line(error.__cause__ or error)  # torch names the file alone, the loader the reason
+            why = first_line(
+                error.__cause__ or error
+            )  # torch only names the file, the loader gives the reason
             sentence = f"{library} cannot be loaded on this node ({why}): {BUILD_AGAIN}."
         else:
             gradients.register()

@@ -1,6 +1,6 @@
-"""The compilers of this node, C++ and an nvcc of torch's CUDA major version, and for which GPUs they build.
+"""The compilers of this node, C++ and an nvcc of torch's CUDA major version, and their GPU architectures.
 
-That a GPU is visible decides nothing but the architecture, so that a login node builds for the GPU nodes.
+A visible GPU only decides the architecture, so that a login node can build for the GPU nodes.
 """
 
 import os
@@ -17,12 +17,15 @@ import torch
 
 from gpufeed.core.errors import Skip
 
-WANTED = ((7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0))  # built for where no GPU says which
+WANTED = ((7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0))  # architectures for a build without a GPU
 
 
 @dataclass(frozen=True)
 class Toolkit:
-    """An nvcc that runs. home: where its include is. version: (major, minor). capabilities: all it knows."""
+    """An nvcc that runs.
+
+    home: folder of its include. version: (major, minor). capabilities: all that it supports.
+    """
 
     nvcc: Path
     home: Path
@@ -31,20 +34,20 @@ class Toolkit:
 
 
 def cxx() -> str:
-    """The C++ compiler: what CXX names, else c++, g++ or clang++; raises Skip if there is none."""
+    """Return the C++ compiler: what CXX names, else c++, g++ or clang++; raise Skip without one."""
     named = os.environ.get("CXX")
     for name in (named,) if named else ("c++", "g++", "clang++"):
         if shutil.which(name):
             return name
     found = (
-        f"CXX is {named}, which is no program here" if named else "neither c++ nor g++ nor clang++ is found"
+        f"CXX is {named}, which is not a program here" if named else "c++, g++ and clang++ are all missing"
     )
     raise Skip(f"The gpufeed.native extension needs a C++ compiler, and {found}: install g++ or set CXX.")
 
 
 def ninja() -> Path:
-    """The ninja that torch.utils.cpp_extension shall find in PATH; raises Skip if there is none."""
-    # a virtual environment that nobody activated has it beside its Python, and not in PATH
+    """Return the ninja that torch.utils.cpp_extension must find in PATH; raise Skip without one."""
+    # a virtual environment that is not activated has it beside its Python, not in PATH
     beside = str(Path(sys.executable).parent)
     found = shutil.which("ninja") or shutil.which("ninja", path=beside)
     if found is None:
@@ -53,13 +56,13 @@ def ninja() -> Path:
 
 
 def version_line(program: str | Path) -> str:
-    """The line with the version of what a compiler says of itself."""
-    lines = output(program, "--version").strip().splitlines() or [f"{program}, which says no version"]
+    """Return the version line of a compiler's output."""
+    lines = output(program, "--version").strip().splitlines() or [f"{program}, without a version"]
     return next((line for line in lines if "release" in line), lines[0]).strip()
 
 
 def cuda_toolkit() -> tuple[Toolkit | None, str | None]:
-    """The first nvcc of torch's CUDA major version and None, or None and why there is none, as a sentence."""
+    """Return the first nvcc of torch's CUDA major version and None, or None and the reason, as a sentence."""
     if torch.version.cuda is None:
         return None, (
             f"The extension has no CUDA kernels: found torch {torch.__version__}, built without CUDA; "
@@ -73,8 +76,8 @@ def cuda_toolkit() -> tuple[Toolkit | None, str | None]:
         if toolkit:
             others.setdefault(toolkit.home, f"nvcc {dotted(toolkit.version)} ({nvcc})")
     found = " and ".join(others.values()) or "no nvcc in CUDA_HOME, PATH, Python's packages and /usr/local"
-    # cuda-toolkit, which comes with torch, pins what belongs together; nvcc's package alone takes a later crt
-    # with which it compiles nothing. The package for CUDA 12 holds no nvcc.
+    # cuda-toolkit, which torch depends on, pins matching versions; nvcc's package alone would install a later
+    # crt, with which it cannot compile. The package for CUDA 12 has no nvcc.
     wheel = ", or pip install 'cuda-toolkit[nvcc,crt,nvvm,cccl]'" if major >= 13 else ""
     debian = "; docs/guide/containers.md has one for Debian" if major == 12 else ""
     return None, (
@@ -85,7 +88,7 @@ def cuda_toolkit() -> tuple[Toolkit | None, str | None]:
 
 
 def candidates() -> Iterator[Path]:
-    """Every nvcc of this node, the one that the person named first."""
+    """Yield every nvcc of this node, first the one that variables name."""
     folders = [Path(home) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))]
     folders += [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
     folders += [include.parent / "bin" for include in wheel_includes()]
@@ -96,18 +99,18 @@ def candidates() -> Iterator[Path]:
 
 
 def wheel_includes() -> list[Path]:
-    """The include folders of NVIDIA's Python packages: cuBLAS, CUDA's runtime and, where installed, nvcc."""
+    """Return the include folders of NVIDIA's Python packages: cuBLAS, CUDA's runtime and nvcc."""
     spec = find_spec("nvidia")
     places = (spec.submodule_search_locations or []) if spec else []
     return [include for place in places for include in sorted(Path(place).glob("*/include"))]
 
 
 def examine(nvcc: Path) -> Toolkit | None:
-    """What an nvcc says of itself; None if it does not run."""
+    """Return the toolkit of an nvcc; None if it does not run."""
     version = re.search(r"release (\d+)\.(\d+)", output(nvcc, "--version"))
     if version is None:
         return None
-    # a script in PATH may stand for one elsewhere: where it works is what nvcc itself calls TOP
+    # a script in PATH may wrap an nvcc elsewhere, whose home nvcc prints as TOP
     top = re.search(r"^#\$ TOP=(.+)$", output(nvcc, "--dryrun", "-x", "cu", os.devnull), re.MULTILINE)
     home = Path(top[1].strip()).resolve() if top else nvcc.resolve().parents[1]
     known = re.findall(r"compute_(\d+)(\d)\b", output(nvcc, "--list-gpu-arch"))
@@ -117,7 +120,7 @@ def examine(nvcc: Path) -> Toolkit | None:
 
 
 def output(*command: str | Path) -> str:
-    """What a command says, on both streams; "" if it does not run."""
+    """Return a command's output on both streams; "" if it fails."""
     try:
         done = subprocess.run(
             [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
@@ -128,10 +131,10 @@ def output(*command: str | Path) -> str:
 
 
 def architectures(toolkit: Toolkit, arch_list: str | None) -> tuple[tuple[str, ...], str | None]:
-    """What to build for, and None; or nothing and, as a sentence, why nothing fits.
+    """Return what to build for, and None; or nothing and, as a sentence, why nothing fits.
 
-    arch_list: as TORCH_CUDA_ARCH_LIST, "8.0;9.0+PTX". Without it the present GPUs, and without those all
-    of WANTED that the toolkit knows, the last with PTX for later GPUs.
+    arch_list: as TORCH_CUDA_ARCH_LIST, "8.0;9.0+PTX". Without it, use the present GPUs. Without those, use
+    all of WANTED that the toolkit supports, the last with PTX for later GPUs.
     """
     if arch_list and arch_list != "native":
         return tuple(part for part in re.split(r"[;, ]+", arch_list) if part), None
@@ -147,7 +150,7 @@ def architectures(toolkit: Toolkit, arch_list: str | None) -> tuple[tuple[str, .
                 f"The extension has no CUDA kernels: found a GPU of compute capability {dotted(capability)}; "
                 f"nvcc {dotted(toolkit.version)} builds for {dotted(known[0])} and later; use an older stack."
             )
-        # a GPU later than this nvcc compiles the PTX of the latest one that it knows
+        # a GPU newer than this nvcc compiles the PTX of the newest one that nvcc knows
         found.append(dotted(capability) if capability in known else f"{dotted(older[-1])}+PTX")
     return tuple(dict.fromkeys(found)), None
 

@@ -1,6 +1,6 @@
-"""The ops in plain torch, for every device and dtype: the yardstick, and what runs without the extension.
+"""The ops in plain torch, for every device and dtype: the reference, and the fallback without the extension.
 
-Rounds where torch does, and gives NaN for gelu(-inf), as torch does; the extension gives the limit, 0.
+It rounds where torch does, and gives NaN for gelu(-inf) like torch; the extension gives the limit, 0.
 """
 
 import torch
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 
 def bias_gelu(x: torch.Tensor, bias: torch.Tensor, approximate: str = "none") -> torch.Tensor:
-    """gelu(x + bias), the sum in float32 (float64 for float64): x (..., C), bias (C,) -> like x."""
+    """Return gelu(x + bias), the sum in float32 (float64 for float64): x (..., C), bias (C,) -> like x."""
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     return F.gelu(x.to(wide) + bias.to(wide), approximate=approximate).to(x.dtype)
 
@@ -16,7 +16,7 @@ def bias_gelu(x: torch.Tensor, bias: torch.Tensor, approximate: str = "none") ->
 def linear_bias_gelu(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, approximate: str = "tanh"
 ) -> torch.Tensor:
-    """gelu(x @ weight.T + bias): x (..., K), weight (N, K), bias (N,) -> (..., N)."""
+    """Return gelu(x @ weight.T + bias): x (..., K), weight (N, K), bias (N,) -> (..., N)."""
     return F.gelu(F.linear(x, weight, bias), approximate=approximate)
 
 
@@ -28,5 +28,5 @@ def gelu_mlp(
     bias2: torch.Tensor,
     approximate: str = "tanh",
 ) -> torch.Tensor:
-    """linear, bias, gelu, linear: x (..., K), weight1 (N, K), weight2 (M, N) -> (..., M)."""
+    """Return linear, bias, gelu, linear: x (..., K), weight1 (N, K), weight2 (M, N) -> (..., M)."""
     return F.linear(linear_bias_gelu(x, weight1, bias1, approximate), weight2, bias2)

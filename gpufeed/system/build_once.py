@@ -1,4 +1,4 @@
-"""Files that several processes may want to build at once: one builds, each writes into a file of its own."""
+"""Builds of files that several processes may want at once: one process builds, the others wait."""
 
 import fcntl
 import glob
@@ -14,20 +14,20 @@ from pathlib import Path
 
 from gpufeed.core.file_writes import own_partial
 
-STALE_S = 86_400  # a partial file of another node that nobody has written to for so long has no owner
+STALE_S = 86_400  # age at which a partial file of another node counts as abandoned
 
 log = logging.getLogger("gpufeed")
-held = threading.local()  # .paths: what this thread builds at this moment
+held = threading.local()  # .paths: what this thread is building
 
 
 @contextmanager
 def one_builder(path: Path) -> Iterator[bool]:
-    """Within it no other process or thread that asks for `path` builds it; they wait. Creates its folder.
+    """Let one process or thread at a time build `path`, and create its folder; the others wait.
 
-    Yields whether this one had to wait: what it wanted may be there now. A thread may ask again within.
-    The lock is flock's, on an empty file that stays, since a new one in its place would be another lock; it
-    ends with the process, however that ends. A file system without locks is logged: two processes
-    may then build at once, each into its own partial file.
+    Yields whether this one had to wait, after which the file may exist. A thread may nest calls for the same
+    path. The lock is flock's, on an empty file that is never removed, since a new file would be another lock.
+    It is released when the process ends, however that ends. A file system without locks is logged: two
+    processes may then build at once, each into its own partial file.
     """
     paths = vars(held).setdefault("paths", set())
     key = path.absolute()
@@ -43,22 +43,22 @@ def one_builder(path: Path) -> Iterator[bool]:
     finally:
         paths.discard(key)
         with suppress(OSError):  # no locks here
-            fcntl.flock(lock, fcntl.LOCK_UN)  # a process forked meanwhile has the file open, too
+            fcntl.flock(lock, fcntl.LOCK_UN)  # explicit: a process forked meanwhile has the file open
         os.close(lock)
 
 
 def open_lock(file: Path) -> int:
-    """A descriptor of the lock's file, for writing where that is allowed, since NFS locks no other."""
+    """Open the lock file, for writing if allowed, since NFS locks no file that is read-only."""
     try:
         return os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError:
         if not file.exists():
             raise
-        return os.open(file, os.O_RDONLY)  # made by another user of this folder
+        return os.open(file, os.O_RDONLY)  # of another user
 
 
 def take(lock: int, path: Path) -> bool:
-    """Takes the lock, a descriptor, and clears away what killed builders left; returns whether it waited."""
+    """Take the lock, a descriptor, and remove what killed builders left; return whether it waited."""
     waited = False
     try:
         try:
@@ -83,9 +83,9 @@ def take(lock: int, path: Path) -> bool:
 
 @contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
-    """An empty folder beside `path`, of which nothing is left; another process that asks for `path` waits.
+    """Yield an empty folder beside `path`, removed afterwards; other processes that ask for `path` wait.
 
-    What a killed process left goes, too.
+    What a killed process left is removed, too.
     """
     with one_builder(path):
         folder = own_partial(path)

@@ -1,7 +1,7 @@
 """The commit of this code, and whether it has changes: from git, or from a file that travels with the code.
 
-The file has a digest of the code beside its commit, so that a copy which was edited later counts as changed.
-`python -m gpufeed.cluster.bundle.code` writes it. Standard library only: setup.py needs it too.
+The file also has a digest of the code, so that a copy edited later counts as changed. `python -m
+gpufeed.cluster.bundle.code` writes it. Standard library only: setup.py needs it too.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ CODE = {".py", ".smk", ".yaml", ".cpp", ".cu", ".cuh", ".h", ".j2", ".css", ".js
 
 
 def checkout(root: Path) -> tuple[str | None, bool | None]:
-    """Return the commit of the code at `root` and whether it has changes; None for what is unknown.
+    """Return the commit of the code at `root`, and whether it has changes; None for what is unknown.
 
-    Git's answer counts where there is a repository and git, else FILE's. FILE says "no changes" only while
-    the code has the digests in it.
+    Git answers if there is a repository and git, else FILE does. FILE says "no changes" only while the code
+    has its digests.
     """
     if (root / ".git").exists() and (commit := git(root, "rev-parse", "HEAD")):
         status = git(root, "status", "--porcelain")
@@ -36,7 +36,7 @@ def checkout(root: Path) -> tuple[str | None, bool | None]:
 
 
 def write(root: Path, commit: str, dirty: bool | None, parts: tuple[str, ...] = PARTS) -> None:
-    """Writes FILE for the code at `root` as it is now, whole or not at all, of the parts that are there."""
+    """Write FILE for the present code at `root`, whole or not at all; missing parts are left out."""
     digests = {part: digest(root / part) for part in parts if (root / part).exists()}
     about = {"commit": commit, "dirty": dirty, "parts": digests}
     write_whole(root / FILE, json.dumps(about, indent=1) + "\n")
@@ -52,7 +52,7 @@ def digest(part: Path) -> str:
 
 
 def files_of_code(folder: Path) -> list[Path]:
-    """Return the code files below a folder, without hidden ones: editors and Snakemake leave copies."""
+    """Return the code files below a folder without hidden ones, which editors and Snakemake leave."""
     found = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -61,8 +61,8 @@ def files_of_code(folder: Path) -> list[Path]:
 
 
 def git(root: Path, *arguments: str) -> str | None:
-    """Return what git prints; None if git is missing, refuses or takes longer than 20 s."""
-    # without optional locks several jobs can ask at once
+    """Return what git prints; None if git is missing, fails or takes longer than 20 s."""
+    # without optional locks, several jobs may run git at once
     command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     text = {"text": True, "errors": "surrogateescape"}  # names need not be UTF-8
     try:

@@ -1,6 +1,6 @@
-"""A part of the node's cores for all threads of this process, so that "4 cores" is true for libraries too.
+"""Pins all threads of this process to some of the node's cores, so that "4 cores" holds for libraries too.
 
-What the kernel calls a CPU is a hardware thread; two or more of them may be one physical core.
+A CPU of the kernel is a hardware thread; a physical core may have two or more of them.
 """
 
 import os
@@ -14,19 +14,19 @@ CPUS = Path("/sys/devices/system/cpu")
 
 
 def can_restrict() -> bool:
-    """Whether this system lets a process choose its cores (Linux does)."""
+    """Return whether this system can pin a process to cores (Linux can)."""
     return hasattr(os, "sched_setaffinity") and TASKS.is_dir()
 
 
 @contextmanager
 def on_cores(count: int) -> Iterator[list[int] | None]:
-    """Keeps every thread that runs, and all that start inside, on `count` of the allowed cores.
+    """Pin all threads of this process, and those that start in the block, to `count` of the allowed CPUs.
 
-    Takes one hardware thread of each physical core before a second one of any, where the kernel says which
-    belong together: neighbours on many cloud machines, far apart on most others.
+    CPUs are chosen from different physical cores first, if the kernel says which belong together. On many
+    cloud machines neighbours share a core, on most others they are far apart.
 
-    Yields the ids of these cores; None, and restricts nothing, on a system without such a choice. Threads of
-    other processes that were started before stay where they are.
+    Yields the ids of the CPUs. Yields None, and pins nothing, on a system that cannot. Processes that were
+    started before stay where they are.
     """
     before = os.sched_getaffinity(0) if can_restrict() else None
     try:
@@ -37,7 +37,7 @@ def on_cores(count: int) -> Iterator[list[int] | None]:
 
 
 def keep_on(count: int) -> list[int] | None:
-    """As on_cores, until the end of this process."""
+    """Pin this process as on_cores does, until it ends."""
     if not can_restrict():
         return None
     chosen = sorted(apart(os.sched_getaffinity(0))[:count])
@@ -46,14 +46,14 @@ def keep_on(count: int) -> list[int] | None:
 
 
 def move_threads(cpus: Iterable[int]) -> None:
-    """Put every thread of this process on these CPUs; what it starts later runs there, too."""
+    """Pin every thread of this process, and what it starts later, to these CPUs."""
     for task in TASKS.iterdir():
         with suppress(ProcessLookupError):  # a thread that has just ended
             os.sched_setaffinity(int(task.name), cpus)
 
 
 def apart(cpus: Iterable[int]) -> list[int]:
-    """The ids in an order in which one of each physical core comes before a second one of any."""
+    """Sort CPU ids so that one of each physical core comes before a second one of any."""
     turns: dict[frozenset[int], int] = defaultdict(int)
     rank = {}
     for cpu in sorted(cpus):
@@ -64,13 +64,13 @@ def apart(cpus: Iterable[int]) -> list[int]:
 
 
 def physical_cores(cpus: Iterable[int] | None) -> int | None:
-    """How many physical cores these ids are on; None where that is unknown, as for ids that are None."""
+    """Return the number of physical cores of these CPUs; None if unknown."""
     cores = {siblings(cpu) for cpu in cpus or ()}
     return len(cores) if cores and None not in cores else None
 
 
 def siblings(cpu: int) -> frozenset[int] | None:
-    """The ids of all hardware threads of this one's physical core, itself included; None if unknown.
+    """Return the CPUs on the physical core of this one, itself included; None if unknown.
 
     Source: Linux, Documentation/ABI/stable/sysfs-devices-system-cpu; lists such as "0,64" or "0-1".
     """

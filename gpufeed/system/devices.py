@@ -1,6 +1,6 @@
-"""Which device and precision a cell runs with, decided on the node that runs it, and what that GPU reports.
+"""The device and precision of a cell, resolved on its node, and what the GPU reports.
 
-NVML reports its state, nvJPEG its JPEG engines, torch's allocator its memory.
+NVML reports its state, nvJPEG its JPEG engines, and torch's allocator its memory.
 """
 
 import ctypes
@@ -20,17 +20,18 @@ from gpufeed.system.nvml import ask, session
 
 AMPERE = (8, 0)  # first compute capability with bf16 and TF32 units (CUDA C++ Programming Guide)
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# nvjpeg.h: the backend that decodes by the JPEG engines, and what creating it returns
+# nvjpeg.h: the backend that uses the JPEG engines, and the results of creating it
 NVJPEG_HARDWARE, NVJPEG_SUCCESS = 3, 0
 NVJPEG_NO_ENGINES = {7, 9}  # ARCH_MISMATCH, IMPLEMENTATION_NOT_SUPPORTED
 UNKNOWN_STATE = {"driver": None, "uuid": None, "sm_clock_mhz": None, "power_limit_w": None}
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device behind `auto` (cuda, then mps, then cpu), or the one asked for.
+    """Return the device for a name; `auto` is cuda, then mps, then cpu.
 
-    Raises Skip if this node lacks it, or has fewer than the job wants for itself, and for `auto` where the
-    job has a GPU that torch, built with CUDA, cannot use; GpufeedError for a name that is no device.
+    Raises Skip if this node lacks the device, or has fewer GPUs than the job needs. With `auto`, Skip also
+    means that the job has a GPU which torch, built with CUDA, cannot use. Raises GpufeedError for an unknown
+    name.
     """
     require_known("device", name, DEVICES)
     if name in ("auto", "cuda"):
@@ -39,10 +40,10 @@ def resolve_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu"
         if (
             name == "cpu" and gpu_locks.taken() and torch.version.cuda
-        ):  # else a GPU's record would be the CPU's
+        ):  # a GPU's cell must not be timed on the CPU
             raise Skip(
-                f"This job has {', '.join(gpu_locks.taken())}, and {no_gpu()} For numbers of the CPU write "
-                "`device: cpu` into the config."
+                f"This job has {', '.join(gpu_locks.taken())}, and {no_gpu()} To measure the CPU, set "
+                "`device: cpu` in the config."
             )
     if name == "cuda" and not torch.cuda.is_available():
         raise Skip(f"Device cuda is asked for, and {no_gpu()}")
@@ -55,11 +56,11 @@ def resolve_device(name: str) -> torch.device:
 
 
 def no_gpu() -> str:
-    """Where torch finds no CUDA GPU: the end of a sentence on that and on what it may come from."""
+    """Return the end of a sentence: torch finds no CUDA GPU, and the possible reasons."""
     built = torch.version.cuda
     why = (
         "the job has no GPU, its container was started without --nv, or the driver is older than CUDA "
-        f"{built} needs, with which this torch is built"
+        f"{built} of this torch needs"
         if built
         else "this torch is built without CUDA"
     )
@@ -67,27 +68,27 @@ def no_gpu() -> str:
 
 
 def uuids_seen() -> list[str]:
-    """UUIDs, without their prefix, of the GPUs that torch sees."""
+    """Return the UUIDs, without prefix, of the GPUs that torch sees."""
     return [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
 
 
 def require_devices(count: int, device: torch.device, asked: str) -> None:
-    """Raises Skip unless this node has so many devices of that kind. asked: what `device` was found for.
+    """Raise Skip unless this node has this many devices of the kind. asked: the config's name of the device.
 
-    On the CPU each is a process; `auto` does not mean that where there is no GPU.
+    On the CPU each is a process, but `auto` without a GPU does not mean that.
     """
     if count == 1 or device.type == asked == "cpu":
         return
     seen = torch.cuda.device_count() if device.type == "cuda" else 0
     if seen < count:
-        raise Skip(f"The cell trains on {count} GPUs, and this node shows {seen} of them to this process.")
+        raise Skip(f"The cell trains on {count} GPUs, and this process sees {seen} on this node.")
 
 
 def resolve_precision(name: str, device: torch.device) -> str:
-    """The precision behind `auto`, or the one asked for: fp32, tf32, fp16 or bf16.
+    """Return the precision for a name: fp32, tf32, fp16 or bf16.
 
-    `auto` is bf16 on CUDA from compute capability 8.0 on, fp16 on older GPUs, fp32 elsewhere. Raises
-    Skip where the device cannot do it, GpufeedError for a name that is no precision.
+    `auto` is bf16 on CUDA from compute capability 8.0, fp16 on older GPUs, fp32 elsewhere. Raises Skip if the
+    device does not support it, GpufeedError for an unknown name.
     """
     require_known("precision", name, PRECISIONS)
     if device.type != "cuda":
@@ -104,10 +105,10 @@ def resolve_precision(name: str, device: torch.device) -> str:
 
 
 def apply_precision(precision: str) -> None:
-    """Lets float32 matrix products and convolutions round to TF32 if `precision` is tf32, else forbids it.
+    """Allow TF32 for float32 matrix products and convolutions if `precision` is tf32, else forbid it.
 
-    Set through the calls that torch's older and newer switches both follow: setting only the newer
-    ones makes torch 2.10 raise in code that reads the older ones.
+    It uses the calls that set torch's older and newer switches together. With only the newer ones set, torch
+    2.10 raises in code that reads the older ones.
     """
     tf32 = precision == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -115,16 +116,16 @@ def apply_precision(precision: str) -> None:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager:
-    """The context for a forward pass: autocast for bf16 and fp16, nothing for fp32 and tf32."""
+    """Return the context of a forward pass: autocast for bf16 and fp16, none for fp32 and tf32."""
     if precision not in AUTOCAST:
         return nullcontext()
     return torch.autocast(device.type, dtype=AUTOCAST[precision])
 
 
 def nvml_handle(device: torch.device) -> Any | None:
-    """NVML's handle of torch's device, found by UUID: NVML's indices ignore CUDA_VISIBLE_DEVICES.
+    """Return NVML's handle of a CUDA device, by UUID: NVML's indices ignore CUDA_VISIBLE_DEVICES.
 
-    A part of a GPU (MIG) has a UUID of its own, by which NVML knows that part and not the whole.
+    A part of a GPU (MIG) has its own UUID, by which NVML finds the part and not the whole GPU.
     """
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if uuid is None:
@@ -134,9 +135,9 @@ def nvml_handle(device: torch.device) -> Any | None:
 
 
 def gpu_state(device: torch.device) -> dict[str, Any]:
-    """Driver version, UUID, present SM clock (MHz) and enforced power limit (W); None where unknown.
+    """Return driver version, UUID, present SM clock (MHz) and power limit (W); None for what is unknown.
 
-    Without a CUDA device only the driver is asked for. Source: NVML API reference.
+    Without a CUDA device only the driver is known. Source: NVML API reference.
     """
     answers = dict(UNKNOWN_STATE)
     with session():
@@ -151,20 +152,20 @@ def gpu_state(device: torch.device) -> dict[str, Any]:
 
 
 def forget_peak(device: torch.device) -> None:
-    """Start a new peak for `peak_mib`; there is nothing to do without CUDA."""
+    """Reset the peak of `peak_mib`; do nothing without CUDA."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_mib(device: torch.device) -> float | None:
-    """Most memory that torch's allocator has reserved since `forget_peak`, in MiB; None without CUDA."""
+    """Return the most memory that torch has reserved since `forget_peak`, in MiB; None without CUDA."""
     return torch.cuda.max_memory_reserved(device) / 2**20 if device.type == "cuda" else None
 
 
 def jpeg_engines(device: torch.device) -> int | None:
-    """How many JPEG engines a CUDA device has, 0 for none; None where nvJPEG does not tell."""
+    """Return the number of a CUDA device's JPEG engines; None if nvJPEG does not say."""
     with torch.cuda.device(device):
-        torch.cuda.synchronize()  # nvJPEG takes the context that is current, which exists from here on
+        torch.cuda.synchronize()  # creates the context, which nvJPEG uses
         for library in nvjpeg_libraries():
             try:
                 return engines_by(library)
@@ -174,7 +175,7 @@ def jpeg_engines(device: torch.device) -> int | None:
 
 
 def engines_by(library: str) -> int | None:
-    """What nvJPEG says of the current device; DALI's decoder asks the same.
+    """Return the number of JPEG engines by this nvJPEG; DALI's decoder asks in the same way.
 
     Source: nvJPEG library guide, nvjpegCreateEx and nvjpegGetHardwareDecoderInfo.
     """
@@ -190,7 +191,7 @@ def engines_by(library: str) -> int | None:
 
 
 def nvjpeg_libraries() -> Iterator[str]:
-    """Where nvJPEG may be: in the package that DALI and nvImageCodec bring, then where the system has it."""
+    """Yield where nvJPEG may be: in the package that DALI and nvImageCodec install, then in the system."""
     for package in ("nvidia-nvjpeg", "nvidia-nvjpeg-cu12"):
         with suppress(metadata.PackageNotFoundError):
             files = metadata.files(package) or []

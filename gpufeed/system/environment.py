@@ -54,7 +54,7 @@ PACKAGES = (
     "torchao",
     "tensorrt",
     "tensorrt-rtx-cu13-bindings",
-    # what other projects' loaders and models are
+    # loaders and models of other projects
     "ffcv",
     "spdl-core",
     "spdl-io",
@@ -64,7 +64,7 @@ PACKAGES = (
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """The `environment` of a record (gpufeed/core/schemas/record.schema.yaml), as seen at this moment."""
+    """Return the present `environment` of a record (gpufeed/core/schemas/record.schema.yaml)."""
     nvml = devices.gpu_state(device)
     commit, dirty = checkout(ROOT)
     return {
@@ -86,7 +86,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def gpu_description(device: torch.device, nvml: dict[str, Any]) -> dict[str, Any] | None:
-    """The `gpu` of a record: properties from torch, the rest from NVML's answers; None without CUDA."""
+    """Return the `gpu` of a record, from torch's properties and NVML's answers; None without CUDA."""
     if device.type != "cuda":
         return None
     properties = torch.cuda.get_device_properties(device)
@@ -102,12 +102,12 @@ def gpu_description(device: torch.device, nvml: dict[str, Any]) -> dict[str, Any
 
 
 def stack(cuda_version: str | None) -> str:
-    """`cuda12` or `cuda13` for torch's CUDA version such as "12.8"; `cpu` if torch was built without."""
+    """Return `cuda12` or `cuda13` for torch's CUDA version such as "12.8"; `cpu` if torch has no CUDA."""
     return f"cuda{cuda_version.split('.')[0]}" if cuda_version else "cpu"
 
 
 def versions() -> dict[str, str]:
-    """Versions of the installed packages among PACKAGES, read without importing them."""
+    """Return the versions of the installed packages among PACKAGES, without importing them."""
     found = {}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -117,14 +117,14 @@ def versions() -> dict[str, str]:
 
 @cache
 def software() -> dict[str, Any]:
-    """The `software` of an environment (gpufeed/core/schemas/record.schema.yaml) of this process."""
+    """Return the `software` of an environment (gpufeed/core/schemas/record.schema.yaml) of this process."""
     lines = installed_packages()
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     return {"packages": len(lines), "digest": digest, "container": container_image()}
 
 
 def installed_packages() -> list[str]:
-    """`name==version` of each installed distribution, names normalised as by PyPA's specification, sorted."""
+    """Return `name==version` of each installed distribution, sorted, with names normalised as by PyPA."""
     found = set()
     for one in metadata.distributions():
         if name := one.metadata["Name"]:  # None in a folder that an aborted installation left
@@ -133,7 +133,7 @@ def installed_packages() -> list[str]:
 
 
 def container_image() -> str | None:
-    """The file name of Apptainer's image, `docker` in a container of Docker, None outside of both."""
+    """Return the file name of Apptainer's image, or `docker`; None outside of containers."""
     for variable in IMAGE_VARIABLES:
         if image := os.environ.get(variable):
             return Path(image).name
@@ -141,7 +141,7 @@ def container_image() -> str | None:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The CPU's model name as Linux gives it, else what Python's platform module knows."""
+    """Return the CPU's model name from Linux, else from Python's platform module."""
     try:
         for line in cpuinfo.read_text().splitlines():
             key, _, value = line.partition(":")
@@ -153,34 +153,34 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def cores_allowed() -> int:
-    """Cores that this process may use: its affinity, cut by the quota of its cgroup."""
+    """Return the cores that this process may use: its affinity, limited by the quota of its cgroup."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_quota()
     return affinity if quota is None else max(1, min(affinity, int(quota)))
 
 
 def filesystem(path: str | Path) -> str | None:
-    """The type of the filesystem that a path lies on, such as ext4, nfs4 or tmpfs; None if unknown."""
+    """Return the type of a path's filesystem, such as ext4, nfs4 or tmpfs; None if unknown."""
     place, found, longest = Path(path).resolve(), None, -1
     for mount in psutil.disk_partitions(all=True):
-        # the last one mounted on a folder hides those before it
+        # a later mount on the same folder hides earlier ones
         if place.is_relative_to(mount.mountpoint) and len(mount.mountpoint) >= longest:
             found, longest = mount.fstype or None, len(mount.mountpoint)
     return found
 
 
 def cgroup_quota(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """The tightest CPU quota, in cores, from this process's cgroup up to the root; None if there is none.
+    """Return the tightest CPU quota in cores, from this process's cgroup up to the root; None without one.
 
-    Reads `cpu.max` (version 2) and `cpu.cfs_quota_us` (version 1).
-    Source: Linux, cgroup-v2.rst, sched-bwc.rst.
+    Reads `cpu.max` (version 2) and `cpu.cfs_quota_us` (version 1). Source: Linux, cgroup-v2.rst,
+    sched-bwc.rst.
     """
     quotas = [_folder_quota(folder) for folder in cgroup_folders("cpu", proc, root)]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _folder_quota(folder: Path) -> float | None:
-    """The quota of one cgroup folder in cores; None if it sets none."""
+    """Return the quota of one cgroup folder in cores; None if it sets none."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text().split()[:2]
@@ -193,11 +193,11 @@ def _folder_quota(folder: Path) -> float | None:
 
 
 def machine_id(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> str | None:
-    """A short digest that distinguishes this host from others of its name; None where nothing does.
+    """Return a short digest that tells this host from others of the same name; None if nothing does.
 
-    It is made of the UUIDs of all its GPUs, whichever the job may use. Without GPUs it is made of the
-    addresses that the makers of its network cards gave. A virtual machine often has none, since its address
-    is made up and its clones have the same one. Then it is made of the boot, and changes at a reboot.
+    It covers the UUIDs of all GPUs of the host, whichever the job may use. Without GPUs it covers the
+    addresses that the makers of its network cards assigned. A virtual machine often has none of these, since
+    clones share its address. Then it covers the boot, and changes at a reboot.
     """
     boot = _lines(proc / "sys/kernel/random/boot_id")
     known = gpu_uuids(proc) or card_addresses(sys / "class/net") or boot
@@ -205,17 +205,17 @@ def machine_id(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> str | No
 
 
 def gpu_uuids(proc: Path) -> list[str]:
-    """UUIDs of all GPUs of this host, sorted: by the driver's files, which no job's limits hide, or NVML."""
+    """Return the sorted UUIDs of all GPUs of this host, from the driver's files or else from NVML."""
     files = proc.glob("driver/nvidia/gpus/*/information")
     lines = [line for file in files for line in _lines(file) if line.startswith("GPU UUID:")]
     uuids = sorted(line.partition(":")[2].strip() for line in lines)
-    if not uuids or any("?" in uuid for uuid in uuids):  # of a GPU that the driver has not opened yet
+    if not uuids or any("?" in uuid for uuid in uuids):  # a GPU that the driver has not opened yet
         return sorted(uuids_by_nvml())
     return uuids
 
 
 def uuids_by_nvml() -> list[str]:
-    """UUIDs of the GPUs that NVML shows to this process."""
+    """Return the UUIDs of the GPUs that NVML shows to this process."""
     with session():
         handles = [
             ask(pynvml.nvmlDeviceGetHandleByIndex, i) for i in range(ask(pynvml.nvmlDeviceGetCount) or 0)
@@ -224,18 +224,18 @@ def uuids_by_nvml() -> list[str]:
 
 
 def card_addresses(net: Path) -> list[str]:
-    """Addresses of the network cards that are their makers' own, sorted: no two cards have the same."""
+    """Return the sorted addresses of network cards that their makers assigned, which are unique."""
     found = []
     for card in net.glob("*"):
         address, assigned = _lines(card / "address"), _lines(card / "addr_assign_type")
-        # 0: not drawn, set or borrowed; bit 2 of the first byte: made up by whoever administers the network
+        # 0: the hardware's own; bit 2 of the first byte: locally administered
         if (card / "device").exists() and address and assigned == ["0"] and not int(address[0][:2], 16) & 2:
             found.append(address[0])
     return sorted(found)
 
 
 def _lines(path: Path) -> list[str]:
-    """Lines of a file of the system; none where it cannot be read."""
+    """Return the lines of a system file; none if it cannot be read."""
     try:
         return path.read_text().splitlines()
     except OSError:

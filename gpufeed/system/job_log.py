@@ -1,4 +1,4 @@
-"""One job, one log file: everything that a job says, and errors as sentences where they are ours."""
+"""One log file for each job; our own errors appear there as sentences."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ from gpufeed.core.file_writes import refusal
 
 
 class LogFile(logging.FileHandler):
-    """A log that lacks lines where its disk is full: what the job makes goes there too, and says so."""
+    """A log file that ignores a full disk, which the job's output reports anyway."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
@@ -24,10 +24,10 @@ class LogFile(logging.FileHandler):
 
 @contextmanager
 def job_log(path: str | Path) -> Iterator[logging.Logger]:
-    """Logs to `path` while the block runs, and ends the job with status 1 if the block raises.
+    """Log to `path` inside the block; exit with status 1 if the block raises.
 
-    A GpufeedError is its three lines, on stderr and in the log, which Snakemake shows too, and so is a disk
-    that is full or may not be written to; anything else keeps its traceback in both places.
+    A GpufeedError is printed to stderr and logged, without a traceback. So is a disk that is full or not
+    writable. Other errors keep their traceback.
     """
     path, logger = Path(path), logging.getLogger("gpufeed")
     handler: logging.Handler = logging.NullHandler()

@@ -1,4 +1,4 @@
-"""How every module asks NVML, without torch. Source: NVML API reference."""
+"""Queries of NVML, without torch. Source: NVML API reference."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import pynvml
 
 
 def ask(query: Callable, *arguments) -> Any | None:
-    """The answer of an NVML query; None where driver, product or permissions do not give one."""
+    """Return the answer of an NVML query; None if driver, product or permissions do not allow it."""
     try:
         return query(*arguments)
     except pynvml.NVMLError:
@@ -17,7 +17,7 @@ def ask(query: Callable, *arguments) -> Any | None:
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Keep NVML open within the block; where no driver answers, every `ask` in it returns None."""
+    """Keep NVML open inside the block; without a driver, every `ask` in it returns None."""
     is_open = ask(lambda: pynvml.nvmlInit() or True)
     try:
         yield

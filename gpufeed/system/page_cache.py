@@ -1,4 +1,4 @@
-"""The page cache of a few files, without root: read them in, ask for their eviction, look what is there.
+"""The page cache of a few files, without root: read them in, evict them, and see what is cached.
 
 Source: posix_fadvise(2), POSIX_FADV_DONTNEED; mincore(2).
 """
@@ -13,17 +13,17 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 PIECE = 2**20  # bytes of one read
-READ_IN_BYTES = 8 * 2**30  # of all files together, which take seconds
+READ_IN_BYTES = 8 * 2**30  # of all files: reading more would take too long
 TRIES, PAUSE_S = 4, 0.1
-COLD = 0.9  # share of the pages that must be out for a pass to count as cold
+COLD = 0.9  # share of the pages that must be evicted for a cold pass
 
 
 class Refused(Exception):
-    """The files could not be evicted; the message says so."""
+    """The files could not be evicted; the message says why."""
 
 
 def read_in(paths: Iterable[str]) -> None:
-    """Reads every file once, so that all are in the page cache if they fit."""
+    """Read every file once, so that the page cache has all of them if they fit."""
     for path in paths:
         with open(path, "rb", buffering=0) as file:
             while file.read(PIECE):
@@ -31,17 +31,17 @@ def read_in(paths: Iterable[str]) -> None:
 
 
 def read_in_some(paths: Collection[str]) -> None:
-    """As read_in, unless the files are too large for a measurement of seconds."""
+    """Read the files in, unless they are too large for a measurement of seconds."""
     if sum(os.path.getsize(path) for path in paths) <= READ_IN_BYTES:
         read_in(paths)
 
 
 def evict(paths: Iterable[str]) -> None:
-    """Asks the kernel to drop the files' pages; those not yet on disk are written first, else they stay."""
+    """Ask the kernel to drop the files' pages; dirty pages are written first, or they would stay."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            with contextlib.suppress(OSError):  # a file system that cannot has nothing to write
+            with contextlib.suppress(OSError):  # not supported: nothing to write
                 os.fsync(descriptor)
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -50,9 +50,9 @@ def evict(paths: Iterable[str]) -> None:
 
 
 def make_cold(paths: list[str]) -> float:
-    """Evicts the files and returns the share of pages that are out; raises Refused if too few are.
+    """Evict the files and return the share of evicted pages; raise Refused if it is too small.
 
-    Pages that another core has just read or written stay until it lets go of them: it asks a few times.
+    Pages that another core has just used stay for a moment, so this tries a few times.
     """
     share = None
     for _ in range(TRIES):
@@ -63,7 +63,7 @@ def make_cold(paths: list[str]) -> float:
         time.sleep(PAUSE_S)
     if share is None:
         raise Refused(
-            "This system does not tell which pages of a file are in memory, so cold was not measured."
+            "This system does not say which pages of a file are in memory, so cold was not measured."
         )
     if share < COLD:
         raise Refused(
@@ -74,7 +74,7 @@ def make_cold(paths: list[str]) -> float:
 
 
 def evicted_share(paths: Iterable[str]) -> float | None:
-    """Share of the files' pages that are not in memory, 0..1; None where the system does not tell."""
+    """Return the share of the files' pages that are not in memory, 0..1; None if unknown."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "mincore"):
         return None
@@ -90,17 +90,17 @@ def evicted_share(paths: Iterable[str]) -> float | None:
 
 
 def _resident(libc: ctypes.CDLL, path: str) -> bytes | None:
-    """One byte a page of the file, its lowest bit set if the page is in memory; None if that is unknown."""
+    """Return a byte for each page of the file, with its lowest bit set if in memory; None if unknown."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
         if not size:
             return b""
-        # read-only: a private writable mapping counts as memory, of which a file may be larger
+        # read-only: a private writable mapping would count as memory, and the file may be larger than that
         mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
     finally:
         os.close(descriptor)
-    view = np.frombuffer(mapped, np.uint8)  # ctypes gives no address of read-only memory
+    view = np.frombuffer(mapped, np.uint8)  # ctypes cannot take the address of read-only memory
     try:
         vector = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
         failed = libc.mincore(view.ctypes.data, size, vector)

@@ -1,7 +1,7 @@
-"""No measurement outlives the workflow that started it.
+"""Ends a job when the workflow that started it has ended.
 
-SIGKILL to Snakemake does not reach its jobs. One that went on would be timed beside the next run, and
-would write its record into that run's folder.
+SIGKILL to Snakemake does not reach its jobs. A surviving job would disturb the next run, and would write its
+record into that run's folder.
 """
 
 import os
@@ -15,20 +15,20 @@ import psutil
 from gpufeed.system import sigterm_handler
 
 LOOK_S = 0.5
-KEEP_S = 60.0  # for a training that keeps its state at that moment: SIGTERM was for its ancestors, too
-VARIABLE = "GPUFEED_SNAKEMAKE"  # in a job's environment: Snakemake's process number and its namespace
+KEEP_S = 60.0  # for a training to save its state, if SIGTERM was sent to it and its ancestors
+VARIABLE = "GPUFEED_SNAKEMAKE"  # in a job's environment: Snakemake's process id and its namespace
 
 
 def handed_down() -> str:
-    """Return the shell command by which the present process, a Snakemake, tells its jobs who it is.
+    """Return the shell command by which this process, a Snakemake, passes its process id to its jobs.
 
-    It is part of what a job's shell runs, so that it arrives within a container with a clean environment.
+    It is part of each job's shell command, so that it also works in a container with a clean environment.
     """
     return f"export {VARIABLE}={os.getpid()}:{pid_namespace()}"
 
 
 def pid_namespace() -> int:
-    """Return the number of the namespace of this process's number; 0 where the system has none."""
+    """Return the PID namespace of this process; 0 if the system has none."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -36,7 +36,7 @@ def pid_namespace() -> int:
 
 
 def family(ancestors: int = 2) -> Callable[[], bool]:
-    """What says whether the nearest ancestors of this process, those of this moment, all run still.
+    """Return a function that says whether the nearest ancestors of this process all still run.
 
     ancestors: how many; the two nearest of a script are the shell and Snakemake.
     """
@@ -45,11 +45,11 @@ def family(ancestors: int = 2) -> Callable[[], bool]:
 
 
 def snakemake_runs() -> Callable[[], bool]:
-    """Return what says whether this job's Snakemake runs still, and the nearest ancestors of the job.
+    """Return a function that says whether this job's Snakemake and nearest ancestors still run.
 
-    Ends the process where Snakemake has gone already. The ancestors are others then, or a container stands
-    between, so that Snakemake passes on its number (`handed_down`); a process with that number that began
-    after the job is another one. In a container with its own process numbers only the ancestors can be seen.
+    Ends the process if Snakemake has ended already. Its ancestors are then others, or a container is in
+    between, so Snakemake passes on its process id (`handed_down`). A process with that id that began after
+    the job is another one. In a container with its own PID namespace only the ancestors are visible.
     """
     near = family()
     pid, namespace = map(int, os.environ.get(VARIABLE, "0:-1").split(":"))
@@ -65,7 +65,7 @@ def snakemake_runs() -> Callable[[], bool]:
 
 
 def runs(process: psutil.Process) -> bool:
-    """Whether it has not ended; one that ends between the two looks has."""
+    """Return whether a process is still running."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -73,14 +73,14 @@ def runs(process: psutil.Process) -> bool:
 
 
 def end_with(ancestors: int = 2) -> None:
-    """Ends this process as end_unless does, when one of its nearest ancestors (as in family) has gone."""
+    """End this process as end_unless does, once one of its nearest ancestors (see family) has ended."""
     end_unless(family(ancestors))
 
 
 def end_unless(all_run: Callable[[], bool]) -> None:
-    """Ends this process, at once and without a record, as soon as `all_run` says no.
+    """End this process at once, without a record, as soon as `all_run` returns false.
 
-    A process that was asked to end, and heeds that, has KEEP_S for it.
+    A process that is already handling SIGTERM gets KEEP_S first.
     """
 
     def watch() -> None:
@@ -91,11 +91,11 @@ def end_unless(all_run: Callable[[], bool]) -> None:
             time.sleep(LOOK_S)
         end_now()
 
-    threading.Thread(target=watch, name="gpufeed-orphan", daemon=True).start()
+    threading.Thread(target=watch, name="gpufeed-parent-watchdog", daemon=True).start()
 
 
 def end_now() -> None:
-    """Ends this process, and asks those that it has started to end, as Slurm does: compilers watch nobody."""
+    """End this process, and send SIGTERM to its children, such as compilers, which watch no parent."""
     try:
         for child in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):

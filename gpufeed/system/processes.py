@@ -1,4 +1,4 @@
-"""Work spread over processes, with the death of one of them reported in a sentence."""
+"""Work spread over processes; the death of one is reported as a sentence."""
 
 import gc
 import multiprocessing
@@ -19,12 +19,11 @@ from gpufeed.system.parent_watchdog import end_with
 
 
 def run(function: Callable, tasks: tuple, workers: int) -> Iterator:
-    """The results of `function` over zipped `tasks`, in order, from a process pool if workers > 1.
+    """Yield the results of `function` over zipped `tasks`, in order, from a process pool if workers > 1.
 
-    At most 2 * workers tasks are at work or have results that nobody has taken: memory is bounded by these,
-    however many tasks there are and however slowly they are taken.
+    At most 2 * workers tasks are running or have results that were not taken yet, which bounds the memory.
 
-    The processes end with this one, even if that is killed: left alone they would wait for tasks for ever.
+    The processes end with this one, even if it is killed; otherwise they would wait for tasks forever.
     """
     if workers <= 1:
         yield from map(function, *tasks)
@@ -41,15 +40,15 @@ def run(function: Callable, tasks: tuple, workers: int) -> Iterator:
 
 
 def settle() -> None:
-    """Makes a process of the pool one that ends with its parent, and keeps freed blocks as that may do."""
+    """Prepare a process of the pool: it ends with its parent, and keeps freed blocks as its parent does."""
     end_with(1)
     keep_freed_blocks()
 
 
 def windowed(pool: ProcessPoolExecutor, function: Callable, tasks: Iterator[tuple], window: int) -> Iterator:
-    """The results over `tasks`, each the arguments of a call, in order; `window` of them under way at most.
+    """Yield the results over `tasks` (tuples of arguments) in order; at most `window` are in flight.
 
-    Executor.map hands over all tasks at once, and keeps every result until it is taken.
+    Executor.map would submit all tasks at once, and keep every result until it is taken.
     """
     waiting: deque[Future] = deque(pool.submit(function, *task) for task in islice(tasks, window))
     try:
@@ -64,10 +63,10 @@ def windowed(pool: ProcessPoolExecutor, function: Callable, tasks: Iterator[tupl
 
 @contextmanager
 def garbage_kept():
-    """Within it, processes that are forked never collect what is garbage here.
+    """Keep processes that are forked inside the block from collecting this process's garbage.
 
-    A CUDA object that a forked process destroys, a stream or a graph in a reference cycle, aborts it: CUDA
-    does not live there. Costs microseconds. Source: gc.freeze in Python's documentation.
+    A forked process that destroys a CUDA object, such as a stream in a reference cycle, aborts, since CUDA
+    does not survive a fork. This costs microseconds. Source: gc.freeze in Python's documentation.
     """
     gc.freeze()
     try:
@@ -80,10 +79,10 @@ def garbage_kept():
 def forked_child(
     work: Callable[[Connection], None], name: str, begun: Callable[[], None]
 ) -> Iterator[tuple[Connection, multiprocessing.Process]]:
-    """Run `work` in a fork of this process; yield the end of the pipe that hears from it, and the process.
+    """Run `work` in a fork of this process; yield the receiving end of its pipe, and the process.
 
-    work: gets the end to send by. The child and all that it starts end with the block, and with this process.
-    begun: called once the child runs, for what starts threads: none may be there when it is forked.
+    work: gets the sending end. The child and all that it starts end with the block, and with this process.
+    begun: called once the child runs, to start threads, of which none may exist at the fork.
     """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)

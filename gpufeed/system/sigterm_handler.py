@@ -1,8 +1,8 @@
-"""SIGTERM as notice: a process that handles it saves its state before it ends, and asks Slurm for a requeue.
+"""Handles SIGTERM: the process saves its state before it ends, and asks Slurm for a requeue.
 
-Slurm sends it some time before it kills: at a preemption, a time limit, a requeue; so does
-`scancel --signal=TERM`. A process that does not handle it is ended by it at once. Slurm starts a job again
-where its site and its submitter allow that.
+Slurm sends SIGTERM some time before it kills: at a preemption, a time limit, a requeue; so does `scancel
+--signal=TERM`. Without a handler it ends a process at once. Slurm starts a job again if its site and its
+submitter allow that.
 """
 
 import logging
@@ -15,20 +15,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 log = logging.getLogger("gpufeed")
-STATUS = 128 + signal.SIGTERM  # what shells say of a process that SIGTERM ended
+STATUS = 128 + signal.SIGTERM  # exit status of a process that SIGTERM ended, as in shells
 SCONTROL_S = 10
-OF_SNAKEMAKE = " Comment=rule_"  # of the jobs that Snakemake submits, a rule each
+OF_SNAKEMAKE = " Comment=rule_"  # in the description of jobs that Snakemake submits
 
 
 class Ended(SystemExit):
-    """The work was asked to end, and has kept its state; no error of the work."""
+    """The work was asked to end, and has saved its state; not an error."""
 
     def __init__(self) -> None:
         super().__init__(STATUS)
 
 
 class _Notice:
-    """Of this process. Plain values: a lock would wait for itself in a handler that interrupts itself."""
+    """The state of this process. Plain values: a handler that interrupts itself could not take a lock."""
 
     heeded = given = False
 
@@ -40,18 +40,17 @@ _notice = _Notice()
 
 
 def given() -> bool:
-    """Whether this process has to end soon; false where nobody heeds it."""
+    """Return whether SIGTERM has arrived, so that this process must end soon; False without a handler."""
     return _notice.given
 
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Within it SIGTERM is written down, for who asks `given`, however often it comes.
+    """Record SIGTERM inside the block instead of ending, for callers of `given`.
 
-    Where Ended leaves the block that lasts to the end of the process, since Slurm may send it twice, to a
-    process and through srun. What fails while the process has to end fails by that, as a loader whose helpers
-    were ended with it: it raises Ended instead. Outside of the main thread, which alone hears signals, it
-    changes nothing.
+    If Ended leaves the block, SIGTERM stays recorded until the process ends, since Slurm may send it twice,
+    to a process and through srun. An error after SIGTERM, such as that of a loader whose workers were ended
+    too, becomes Ended. Only the main thread gets signals; in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -77,21 +76,21 @@ def heeded() -> Iterator[None]:
 
 
 def left_to_parent(number: int) -> None:
-    """For a helper process, as its first act: where its parent heeds SIGTERM the parent ends it.
+    """Ignore SIGTERM in a helper process whose parent handles it and will end the helper.
 
-    Slurm and shells send it to all processes of a job at once. number: of the helper, not used.
+    Slurm and shells send it to all processes of a job at once. number: of the helper, unused.
     """
     if _notice.heeded:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def requeue() -> None:
-    """Ask Slurm to start this job again; leave it, with a line in the log, where that is not to be.
+    """Ask Slurm to start this job again; log the reason if it may not be.
 
-    Only a job that Snakemake submitted: of an allocation that somebody works in this is one process of many.
-    Only one that still counts as running: one that was cancelled stays so, and one at its time limit is
-    submitted again by Snakemake (`retries`), with more time. A job may be requeued by sbatch --requeue, which
-    the profile's `slurm-requeue` says.
+    Only jobs that Snakemake submitted are requeued, not an allocation in which somebody works. The job must
+    still be running. A cancelled one stays cancelled, and one at its time limit is submitted again by
+    Snakemake (`retries`) with more time. Slurm allows it with sbatch --requeue, which `slurm-requeue` in the
+    profile sets.
     """
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job or not shutil.which("scontrol"):
@@ -99,14 +98,14 @@ def requeue() -> None:
     about = f"{scontrol('-o', 'show', 'job', job)} "
     for needed in (" JobState=RUNNING ", " Requeue=1 ", OF_SNAKEMAKE):
         if needed not in about:
-            log.info("job %s is not requeued: %s", job, f"it has not{needed.rstrip()}")
+            log.info("job %s is not requeued, since it lacks%s", job, needed.rstrip())
             return
     if scontrol("requeue", job) is not None:
         log.info("job %s is requeued", job)
 
 
 def scontrol(*words: str) -> str | None:
-    """What scontrol prints; None, with a warning, where it fails."""
+    """Return the output of scontrol; None, with a warning, if it fails."""
     try:
         done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=SCONTROL_S)
     except (OSError, subprocess.TimeoutExpired) as error:

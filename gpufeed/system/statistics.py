@@ -1,9 +1,8 @@
-"""What repeats say together: median and range, from six repeats on an interval; and what counts as faster.
+"""Statistics of repeats: median and range, an interval from six repeats on, and when one side is faster.
 
-All intervals are of one kind: sorted values, of which both ends are cut off as far as chance allows. They ask
-for no shape of the distribution, and cover 95 % or more however few the repeats are
-(docs/reference/statistics.md).
-How fast something grows is the slope of Theil and Sen, which a quarter of the points cannot bend.
+All intervals are of one kind: sorted values with both ends cut off as far as chance allows. They assume no
+distribution, and cover 95 % or more for any number of repeats (docs/reference/statistics.md). Growth is the slope of
+Theil and Sen, which is robust against a quarter of outliers.
 """
 
 import math
@@ -12,27 +11,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# The median lies beyond all of five values in 6.25 % of all cases, beyond all of six in 3.1 %.
+# The median lies outside the range of five values in 6.25 % of all cases, of six values in 3.1 %.
 ENOUGH_FOR_INTERVAL = 6
-OUTSIDE = 0.05  # what the ends of an interval may leave out together
-NORMAL = 1.96  # standard deviations that hold 1 - OUTSIDE
-# A ratio closer to 1 than this is nobody's reason to change anything, however sure it is.
+OUTSIDE = 0.05  # probability outside of an interval
+NORMAL = 1.96  # standard deviations for 1 - OUTSIDE
+# A ratio closer to 1 than this does not matter in practice, however certain it is.
 MATTERS = 1.03
-# By how much a rate may pass its upper bound: memory layout, and a freed block that is not given back, are
-# worth a few percent; single repeats scatter by more, but on a quiet machine never so far.
+# By how much a rate may exceed its upper bound. Memory layout and blocks kept by malloc make a few percent.
+# Single repeats scatter more, but not beyond FAR on a quiet machine.
 FEW_PERCENT, FAR = 0.05, 0.25
-# A ratio whose upper end is more than so many times the lower one does not say that two rates are alike.
+# If the upper end of a ratio is more than this times the lower one, it does not show equal rates.
 WIDE = 1.5
 BUSY = "machine too busy"
 FASTER, SLOWER, SAME, FEW = "faster", "slower", "no difference shown", "too few repeats"
-FEWEST_POINTS = 3  # points: two have a slope whatever happened
-MOST_POINTS = 400  # points: their pairs are 80,000; of more, as many evenly spaced ones are taken
+FEWEST_POINTS = 3  # of a slope: two points always have one
+MOST_POINTS = 400  # with 80,000 pairs; of more points, evenly spaced ones are used
 
 
 def summarise(values: Iterable[float]) -> dict[str, float]:
-    """n, median, min, max and the 95 % interval of the median, ci95_low and ci95_high.
+    """Return n, median, min, max and the 95 % interval of the median, ci95_low and ci95_high.
 
-    Missing values do not count. Without values everything but n is NaN; below six values so is the interval.
+    Missing values do not count. Without values all but n is NaN; below six values the interval is.
     """
     sample = np.asarray([value for value in values if value is not None], dtype=float)
     sample = np.sort(sample[~np.isnan(sample)])
@@ -51,11 +50,11 @@ def summarise(values: Iterable[float]) -> dict[str, float]:
 
 
 def interval_of_median(ordered: np.ndarray) -> tuple[float, float] | None:
-    """The 95 % interval of the median of sorted values; None below six.
+    """Return the 95 % interval of the median of sorted values; None below six.
 
-    Each value lies above the median of all that could have been measured in half of all cases: how many do
-    is binomial, whatever the distribution. Six to eight values give their range, more a part of it.
-    Source: Conover, Practical Nonparametric Statistics, 3.2 (the interval of the sign test).
+    Each value lies above the true median with probability one half, so the number that do is binomial for any
+    distribution. The interval of six to eight values is their range, that of more a part of it. Source:
+    Conover, Practical Nonparametric Statistics, 3.2 (the interval of the sign test).
     """
     n, beyond, cut = ordered.size, 1, 0
     if n < ENOUGH_FOR_INTERVAL:
@@ -67,22 +66,22 @@ def interval_of_median(ordered: np.ndarray) -> tuple[float, float] | None:
 
 
 def _cut_off(ordered: np.ndarray, cut: int) -> tuple[float, float]:
-    """The cut-th value from either end, counted from 1."""
+    """Return the cut-th value from either end, counted from 1."""
     return float(ordered[cut - 1]), float(ordered[-cut])
 
 
 def overlap(low: float, high: float, other_low: float, other_high: float) -> bool:
-    """Whether two closed ranges have a point in common."""
+    """Return whether two closed ranges have a point in common."""
     return low <= other_high and other_low <= high
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A rate over another, from their repeats; kept as logarithms, so that 1 / ratio mirrors it exactly.
+    """The ratio of two rates from their repeats, as logarithms, so that 1 / ratio mirrors it exactly.
 
     n: pairs, or repeats of the side that has fewer; without any, median and range are NaN. log_range: the
-    smallest and the largest ratio that the repeats allow. log_interval: 95 % interval of the median ratio
-    (paired) or of the ratio of one side to the other; None below six.
+    smallest and the largest ratio that the repeats allow. log_interval: the 95 % interval, None below six; of
+    the median ratio if paired, else of the ratio between the sides.
     """
 
     n: int
@@ -106,17 +105,17 @@ class Ratio:
 
     @property
     def apart(self) -> bool:
-        """Whether the repeats of one side are all beyond MATTERS above those of the other.
+        """Whether all repeats of one side are more than MATTERS above those of the other.
 
-        Never by one repeat alone. Below six repeats that is all there is to go by, and little: the ranges of
-        two equal sides of two keep apart, by less, in a third of all cases.
+        False for a single repeat. Below six repeats this is weak evidence. Two equal sides with two repeats
+        each have separate ranges in a third of all cases, mostly with a smaller gap.
         """
         low, high = self.log_range
         return self.n > 1 and (low > math.log(MATTERS) or high < -math.log(MATTERS))
 
 
 def difference(ratio: Ratio) -> str:
-    """FASTER or SLOWER if the whole 95 % interval lies beyond MATTERS, else SAME; FEW below six repeats."""
+    """Return FASTER or SLOWER if the 95 % interval lies beyond MATTERS, else SAME; FEW below six repeats."""
     if ratio.log_interval is None:
         return FEW
     low, high = ratio.log_interval
@@ -126,11 +125,10 @@ def difference(ratio: Ratio) -> str:
 
 
 def paired_ratio(pairs: Iterable[tuple[float | None, float | None]]) -> Ratio:
-    """The ratio of rates that belong together, first over second; for repeats of one run (see `blocks`).
+    """Return the ratio of paired rates, first over second, for repeats of one run.
 
-    The median is that of the ratios of the pairs (of an even number the geometric mean of the middle two).
-    A pair with a missing value does not count, and the order of the pairs changes nothing. Raises ValueError
-    for a rate that is not above 0.
+    The median is that of the ratios (for an even number, the geometric mean of the middle two). Pairs with a
+    missing value do not count. Raises ValueError for a rate that is not above 0.
     """
     both = [pair for pair in pairs if not any(value is None or math.isnan(value) for value in pair)]
     if not both:
@@ -148,11 +146,10 @@ def _rates(values: Iterable[float]) -> np.ndarray:
 
 
 def unpaired_ratio(rates: Iterable[float | None], others: Iterable[float | None]) -> Ratio:
-    """The ratio of the medians of two samples, first over second.
+    """Return the ratio of the medians of two samples, first over second, for two independent runs.
 
-    For two runs, whose repeats have nothing in common. The range reaches from the slowest over the fastest to
-    the fastest over the slowest. Missing values do not count. Raises ValueError for a rate that is not above
-    0.
+    The range goes from the slowest over the fastest to the fastest over the slowest. Missing values do not
+    count. Raises ValueError for a rate that is not above 0.
     """
     first, second = (
         np.sort(_rates(rate for rate in side if rate is not None and not math.isnan(rate)))
@@ -171,13 +168,13 @@ NOTHING = (math.nan, (math.nan, math.nan), None)
 
 
 def _interval_of_two(first: np.ndarray, second: np.ndarray, middle: float) -> tuple[float, float] | None:
-    """The 95 % interval of the shift from second to first; None where one has fewer than six values.
+    """Return the 95 % interval of the shift from second to first; None if one has fewer than six values.
 
-    Of the sorted differences of each value to each of the other side, as many are cut off at either end as
-    rank sums allow (by the normal approximation, rounded: 95 % or more by exact counts, tested for up to 20
-    values a side). It assumes that both sides scatter alike, and is widened to hold `middle`, the difference
-    of the medians, where it does not: two clusters of values can do that.
-    Source: Hollander and Wolfe, Nonparametric Statistical Methods, 4.3 (the interval of the rank sum test).
+    All pairwise differences are sorted, and both ends are cut off as far as rank sums allow. The cut is the
+    rounded normal approximation, which covers 95 % or more by exact counts for up to 20 values a side
+    (tested). Both sides are assumed to scatter alike. Otherwise, as with two clusters of values, the interval
+    is widened to contain `middle`, the difference of the medians. Source: Hollander and Wolfe, Nonparametric
+    Statistical Methods, 4.3 (the interval of the rank sum test).
     """
     n, m = first.size, second.size
     if min(n, m) < ENOUGH_FOR_INTERVAL:
@@ -188,7 +185,7 @@ def _interval_of_two(first: np.ndarray, second: np.ndarray, middle: float) -> tu
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """The median slope of all pairs of points, in units of y over units of x; None below FEWEST points.
+    """Return the median slope of all pairs of points, in y over x; None below FEWEST_POINTS.
 
     Points with the same x make no pair. Source: Sen, J. Am. Stat. Assoc. 63 (1968), 1379.
     """

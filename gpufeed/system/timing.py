@@ -1,7 +1,7 @@
-"""Timers that mean the same on every device: device events on CUDA, the host's clock elsewhere.
+"""Timers for every device: device events on CUDA, the host's clock elsewhere.
 
-An event is recorded without stopping anything; its time may be read only after `synchronise`.
-Source: CUDA Runtime API, event management (resolution about 0.5 us).
+Recording an event does not stop the device; its time may be read only after `synchronise`. Source: CUDA
+Runtime API, event management (resolution about 0.5 us).
 """
 
 import time
@@ -13,7 +13,7 @@ import torch
 
 
 class Mark:
-    """A point in time on a device's current stream (CUDA), or on the host (any other device)."""
+    """A point in time on a device's current stream (CUDA), or on the host (other devices)."""
 
     __slots__ = ("event", "host_s")
 
@@ -25,7 +25,7 @@ class Mark:
             self.event.record(stream if stream is not None else torch.cuda.current_stream(device))
 
     def ms_until(self, later: "Mark") -> float:
-        """Milliseconds from this mark to a later one; both must have completed on the device."""
+        """Return the milliseconds to a later mark; the device must have passed both."""
         if self.event is not None and later.event is not None:
             return self.event.elapsed_time(later.event)
         return (later.host_s - self.host_s) * 1e3
@@ -33,18 +33,18 @@ class Mark:
 
 @dataclass(frozen=True)
 class Span:
-    """From one mark to another."""
+    """The time between two marks."""
 
     start: Mark
     end: Mark
 
     def ms(self) -> float:
-        """Its length in milliseconds; call after the device has passed its end."""
+        """Return its length in milliseconds; the device must have passed its end."""
         return self.start.ms_until(self.end)
 
 
 def synchronise(device: torch.device) -> None:
-    """Waits until the device has done all queued work."""
+    """Wait until the device has done all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -53,10 +53,10 @@ def synchronise(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class StepMarks:
-    """What was marked during one step; read with `row` once the device has passed its end.
+    """The marks of one step; call `row` once the device has passed its end.
 
-    train spans augment, forward, backward and optimiser on the compute stream. previous is the end of
-    the step before, or the start of the epoch: from there to train's end is the step's total.
+    train spans augment, forward, backward and optimiser on the compute stream. previous is the end of the
+    step before, or the start of the epoch: from there to train's end is the step's total.
     """
 
     epoch: int
@@ -68,7 +68,7 @@ class StepMarks:
     transfer: Span | None
 
     def row(self, loss: float) -> dict[str, int | float]:
-        """The step as a row of the steps table; its keys are STEP_COLUMNS. Times in milliseconds."""
+        """Return the step as a row of the steps table (STEP_COLUMNS), times in milliseconds."""
         train_ms, total_ms = self.train.ms(), Span(self.previous, self.train.end).ms()
         return {
             "epoch": self.epoch,
@@ -100,11 +100,11 @@ SHORT_WARMUP = 3  # steps
 
 
 def warmup(epochs: Sequence[Mapping], batches_in_epoch: int, ahead: int = 0) -> dict[str, int | str]:
-    """How many first steps the statistics leave out, and the rule: {"steps": ..., "policy": ...}.
+    """Return how many first steps the statistics leave out, and the rule: {"steps": ..., "policy": ...}.
 
-    The first epoch where at least two are whole, else the first three steps, but never all of them. ahead:
-    batches that worker processes make at a time, all of which come almost at once in the beginning; as many
-    steps are left out then, half of all at most.
+    The first epoch if at least two are complete, else the first three steps, but never all steps. ahead:
+    batches that worker processes prefetch, which all arrive almost at once at the start. That many steps are
+    left out then, at most half of all.
     """
     total = sum(epoch["steps"] for epoch in epochs)
     if sum(epoch["steps"] == batches_in_epoch for epoch in epochs) >= 2:
@@ -117,7 +117,7 @@ def warmup(epochs: Sequence[Mapping], batches_in_epoch: int, ahead: int = 0) -> 
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """The `summary` of the record schema, over at least one value, in the unit of the values."""
+    """Return the `summary` of the record schema of at least one value, in the unit of the values."""
     values = np.asarray(values, dtype=np.float64)  # (n,)
     return {
         "median": float(np.median(values)),
@@ -131,12 +131,12 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def step_statistics(rows: Sequence[Mapping]) -> dict:
-    """The `steps` of a record: number of rows and a summary of each time."""
+    """Return the `steps` of a record: the number of rows and a summary of each time."""
     return {"n": len(rows), **{name: summary([row[name] for row in rows]) for name in SUMMARISED}}
 
 
 def throughput(rows: Sequence[Mapping]) -> dict[str, float]:
-    """The `throughput` of a record over these rows: images, seconds, images/s and the share of waiting."""
+    """Return the `throughput` of a record over these rows: images, seconds, images/s and wait_share."""
     images = sum(row["images"] for row in rows)
     total_ms = sum(row["total_ms"] for row in rows)
     wait_ms = sum(row["wait_ms"] for row in rows)

@@ -1,1 +1,1 @@
-"""What became of each epoch, for who watches a training: a CSV file always, Weights & Biases on request."""
+"""The metrics of each epoch, to follow a training: a CSV file always, Weights & Biases on request."""

@@ -1,7 +1,7 @@
-"""Metrics of each epoch, one row each in a CSV file, and a run of Weights & Biases if asked for.
+"""Metrics of each epoch: one row each in a CSV file, and a Weights & Biases run if asked for.
 
-A training by hand writes them after each epoch. Those of a measured repeat are written after its record, off
-every clock.
+A standalone training writes them after each epoch. A measured repeat writes them after its record, off every
+clock.
 """
 
 import csv
@@ -19,19 +19,19 @@ from gpufeed.tracking.wandb_run import Run
 
 log = logging.getLogger("gpufeed")
 PLAIN_COLUMNS = ("epoch", "steps", "images", "epoch_s", "images_per_s", "train_loss")
-HELD_OUT = {"top1": "top1", "loss": "evaluation_loss"}  # key of an accuracy -> column, which may be empty
+HELD_OUT = {"top1": "top1", "loss": "evaluation_loss"}  # key of `accuracy` -> column, which may be empty
 COLUMNS = (*PLAIN_COLUMNS, *HELD_OUT.values())
 
 
 def epoch_metrics(entry: Mapping) -> dict[str, float | int | None]:
-    """The columns of an epoch from its entry in the `epochs` of a record."""
+    """Return the columns of an epoch from its entry in the `epochs` of a record."""
     accuracy = entry["accuracy"] or {}
     held_out = {column: accuracy.get(key) for key, column in HELD_OUT.items()}
     return {key: entry[key] for key in PLAIN_COLUMNS} | held_out
 
 
 def write_metrics(path: str | Path, entries: Iterable[Mapping]) -> None:
-    """Writes the whole file, or nothing at all."""
+    """Write the file, whole or not at all."""
     with whole(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
@@ -39,9 +39,9 @@ def write_metrics(path: str | Path, entries: Iterable[Mapping]) -> None:
 
 
 class Tracker:
-    """Takes the epochs of a training as they end.
+    """Tracks the epochs of a training as they end.
 
-    folder: where metrics.csv is written. before: the epochs of the training that this one goes on with.
+    folder: of metrics.csv. before: the epochs of the training that this one resumes.
     """
 
     def __init__(self, folder: Path, run: Run | None, before: Iterable[Mapping] = ()):
@@ -49,17 +49,17 @@ class Tracker:
         self.entries = list(before)
         if self.entries:
             write_metrics(self.path, self.entries)
-        self.summary: dict[str, Any] | None = None  # None until the training has come to its end
+        self.summary: dict[str, Any] | None = None  # None until the training has ended
 
     def on_epoch(self, entry: Mapping) -> None:
-        """As TrainJob.on_epoch."""
+        """Handle an epoch as TrainJob.on_epoch does."""
         self.entries.append(entry)
         write_metrics(self.path, self.entries)
         if self.run is not None:
             self.run.log(epoch_metrics(entry))
 
     def end(self, entries: Iterable[Mapping]) -> None:
-        """All epochs, the accuracy of the last one and those before a resume with them."""
+        """Write all epochs, with the accuracy of the last one and those before a resume."""
         self.entries = list(entries)
         write_metrics(self.path, self.entries)
         self.summary = {
@@ -71,9 +71,9 @@ class Tracker:
 def track_training(
     cell: Cell, tracking: Mapping[str, Any], folder: Path, before: Iterable[Mapping] = ()
 ) -> Iterator[Tracker]:
-    """A Tracker whose run ends with the block, as failed where the block raises.
+    """Yield a Tracker whose run ends with the block, as failed if the block raises.
 
-    tracking: as in the config. before: as in Tracker; they are no news to a run.
+    tracking: as in the config. before: as in Tracker; they are not sent to a run again.
     """
     run = None
     if tracking["wandb"]:
@@ -90,10 +90,10 @@ def track_training(
 
 
 def track_repeat(record: Record, tracking: Mapping[str, Any], results: str | Path, repeat: str = "") -> None:
-    """Writes tracking/EXPERIMENT/CELL/REPEAT-ATTEMPT.csv below `results` and, if asked to, a run for W&B.
+    """Write tracking/EXPERIMENT/CELL/REPEAT-ATTEMPT.csv below `results` and, if asked for, a W&B run.
 
-    tracking: the key of the config. repeat: the name of the record's file, where it is not its number alone.
-    Raises nothing: the record stands, whatever becomes of this.
+    tracking: the key of the config. repeat: the name of the record's file, if it is not its number. Never
+    raises: the record stays valid.
     """
     folder = Path(results) / "tracking" / record.experiment / record.cell_id
     name = f"{repeat or record.repeat}-{record.attempt}"
@@ -119,7 +119,7 @@ def track_repeat(record: Record, tracking: Mapping[str, Any], results: str | Pat
 
 
 def repeat_summary(record: Record) -> dict[str, Any]:
-    """How the repeat ended."""
+    """Return how the repeat ended."""
     found = {"status": record.status, "sentence": record.sentence, **(record.throughput or {})}
     found |= {"top1": record.accuracy["top1"]} if record.accuracy else {}
     return {key: value for key, value in found.items() if value is not None}

@@ -1,9 +1,9 @@
-"""One run for Weights & Biases, in a process of its own: a program, which imports nothing of gpufeed.
+"""One Weights & Biases run, in a process of its own: a program that imports nothing of gpufeed.
 
-So no thread, no memory and no trouble of wandb's comes into a process that trains. Standard input: a line of
-JSON with `run` (what wandb.init takes), `mode` and `patience_s`, one a row of metrics, a last one with
-`summary` and `exit_code`; without that one the training was killed. Standard output: one line of JSON with
-`folder` and `trouble`, a sentence or null.
+So no thread, memory or error of wandb affects a process that trains. Standard input has lines of JSON. The
+first has `run` (arguments of wandb.init), `mode` and `patience_s`, the next ones are rows of metrics. The
+last has `summary` and `exit_code`; without it the training was killed. Standard output is one line of JSON
+with `folder` and `trouble`, a sentence or null.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 
 def settings(mode: str, patience_s: float) -> Any:
-    """Nothing but what was sent: no output, code or load of this machine."""
+    """Return settings that send only what was logged: no output, code or load of this machine."""
     import wandb
 
     return wandb.Settings(
@@ -31,7 +31,7 @@ def settings(mode: str, patience_s: float) -> Any:
 
 
 def begin(run: dict[str, Any], mode: str, patience_s: float) -> tuple[Any, str | None]:
-    """The run, and why it is not `online` though that was asked for."""
+    """Return the run, and why it is offline although `online` was asked for, or None."""
     import wandb
 
     try:
@@ -49,7 +49,7 @@ def first_line(error: Exception) -> str:
 
 
 def send(lines: TextIO) -> dict[str, str | None]:
-    """Writes the run that the lines tell of; returns what goes to standard output."""
+    """Write the run that the lines describe; return the answer for standard output."""
     run, trouble = begin(**json.loads(lines.readline()))
     end: dict[str, Any] = {"summary": {}, "exit_code": 1}
     for line in lines:
@@ -66,7 +66,7 @@ def send(lines: TextIO) -> dict[str, str | None]:
 
 def main() -> None:
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # what a library prints goes to stderr
     os.environ["WANDB_ERROR_REPORTING"] = "false"
     try:
         result = send(sys.stdin)

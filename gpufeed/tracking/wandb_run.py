@@ -1,4 +1,4 @@
-"""A run of Weights & Biases as a training sees it: lines to another process, and at most one warning."""
+"""A Weights & Biases run as a training uses it: lines to another process, and at most one warning."""
 
 import json
 import logging
@@ -16,15 +16,15 @@ import psutil
 
 log = logging.getLogger("gpufeed")
 PROGRAM = Path(__file__).with_name("wandb_process.py")
-PATIENCE_S = 20  # for an answer of the server; sending all that is left has twice as long
-LOCAL_S = 60  # for wandb itself, which takes some seconds to start and to end where nothing is sent
+PATIENCE_S = 20  # for an answer of the server; sending the rest has twice as long
+LOCAL_S = 60  # for wandb itself, which takes seconds to start and to end even offline
 
 
 class Run:
-    """Starts when it is made; nothing that goes wrong with it is an error of the training.
+    """A run that starts at once; its errors never stop the training.
 
-    name, group, job_type, config: of the run, as wandb.init has them. folder: where wandb/ is made. mode:
-    offline | online; an online run that finds no key or no server is kept offline. patience_s: as PATIENCE_S.
+    name, group, job_type, config: as in wandb.init. folder: where wandb/ is created. mode: offline | online;
+    an online run without a key or a server is kept offline. patience_s: as PATIENCE_S.
     """
 
     def __init__(
@@ -51,23 +51,23 @@ class Run:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
-                start_new_session=True,  # an interrupt is for the training, which then ends the run
+                start_new_session=True,  # so that Ctrl-C reaches only the training
             )
         except OSError as error:
             self.warn(f"it could not be started ({error})")
             return
-        # a queue: a run that hangs must not hold up the training behind a full pipe
+        # a queue: a hanging run must not block the training on a full pipe
         self.lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._feed, name="gpufeed-tracking", daemon=True).start()
         run["dir"] = str(Path(folder).absolute())
         self._say({"run": run, "mode": mode, "patience_s": patience_s})
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Sends an epoch's metrics; those that are None are left out."""
+        """Send an epoch's metrics, without those that are None."""
         self._say({key: value for key, value in row.items() if value is not None})
 
     def finish(self, summary: Mapping[str, Any], ok: bool = True) -> None:
-        """Ends the run; waits until it is written or sent, at most LOCAL_S and three times patience_s."""
+        """End the run; wait until it is written or sent, at most LOCAL_S and three times patience_s."""
         if self.process is None:
             return
         limit_s = LOCAL_S + 3 * self.patience_s
@@ -89,8 +89,8 @@ class Run:
             self._end()
 
     def warn(self, why: str) -> None:
-        """The one line."""
-        log.warning("The run for Weights & Biases: %s", why)
+        """Log the warning."""
+        log.warning("Weights & Biases run: %s", why)
 
     def _say(self, message: Mapping[str, Any]) -> None:
         if self.process is not None:
@@ -102,11 +102,11 @@ class Run:
                 self.process.stdin.write(line)
                 self.process.stdin.flush()
             self.process.stdin.close()
-        except (OSError, ValueError):  # it has ended; `finish` says so
+        except (OSError, ValueError):  # the process has ended; `finish` reports it
             return
 
     def _end(self) -> None:
-        """Leaves no process behind, nor those that wandb started."""
+        """Kill the process if it still runs, and those that wandb started."""
         if self.process.poll() is not None:
             return
         left = psutil.Process(self.process.pid).children(recursive=True)

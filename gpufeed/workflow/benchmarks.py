@@ -1,4 +1,4 @@
-"""What experiments measure beside their cells: ceilings, decoders, builds of caches, kernels, kept models."""
+"""What experiments measure besides cells: ceilings, decoders, builds of caches, kernels, kept models."""
 
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ Settings = TypeVar("Settings")
 
 
 def present(settings: Settings | None, key: str, experiment: str) -> Settings:
-    """Return the settings of an experiment; raise GpufeedError if it has none, behind whose path they are."""
+    """Return the settings of an experiment; raise GpufeedError if a path needs them and there are none."""
     if settings is None:
         raise GpufeedError(
             f"no {key} in experiment {experiment}",
@@ -29,7 +29,7 @@ def present(settings: Settings | None, key: str, experiment: str) -> Settings:
 class Benchmarks:
     """Ceilings, sweeps over decoders, timed builds of caches and kernel benchmarks.
 
-    limited: experiment -> its cells with ceilings. builds: experiment -> its builds, where it has any.
+    limited: experiment -> its cells with ceilings. builds: experiment -> its builds, if it has any.
     """
 
     def __init__(self, run: Run):
@@ -39,7 +39,7 @@ class Benchmarks:
         self.builds = {name: found for name, found in builds.items() if found}
 
     def ceilings_of(self, experiment: str) -> list[str]:
-        """Return the ceilings of the cells of an experiment, a file each."""
+        """Return the documents of an experiment's ceilings, one for each cell."""
         return [f"{self.run.results}/ceilings/{experiment}/{cell}.json" for cell in self.limited[experiment]]
 
     def probed(self, experiment: str) -> list[str]:
@@ -47,7 +47,7 @@ class Benchmarks:
         return candidates(self.run.plan, experiment) if self.run.advised[experiment] else []
 
     def behind_advice(self, wildcards: Any) -> dict[str, list[str]]:
-        """Return what the advice of an experiment follows from: its probes, and ceilings of its cell `of`."""
+        """Return the inputs of an experiment's advice: its probes, and the ceilings of its cell `of`."""
         experiment, folder = wildcards.experiment, f"{self.run.results}/probes/{wildcards.experiment}"
         of = present(self.run.advised[experiment], "advice", experiment)["of"]
         limits = [f"{self.run.results}/ceilings/{experiment}/{of}.json"] * (of in self.limited[experiment])
@@ -59,7 +59,7 @@ class Benchmarks:
         return present(settings, "ceilings", wildcards.experiment)
 
     def sweep_of(self, wildcards: Any) -> dict[str, Any]:
-        """Return the sweep of an experiment."""
+        """Return the sweep of an experiment; raise GpufeedError without one."""
         return present(self.sweep_in(wildcards.experiment), "sweep", wildcards.experiment)
 
     def sweep_in(self, experiment: str) -> dict[str, Any] | None:
@@ -67,41 +67,41 @@ class Benchmarks:
         return sweep_plan.settings(self.config, experiment)
 
     def settings_of_sweep(self, wildcards: Any) -> dict[str, Any]:
-        """Return what one decoder is measured with: one more decoder measures none of the others again."""
+        """Return the settings for one decoder. `decoders` is left out: adding one keeps existing results."""
         return {key: value for key, value in self.sweep_of(wildcards).items() if key != "decoders"}
 
     def sweeps_of(self, wildcards: Any) -> list[str]:
-        """Return the measured decoders of an experiment, a file each."""
+        """Return the documents of an experiment's sweep, one for each decoder."""
         folder = f"{self.run.results}/sweeps/{wildcards.experiment}"
         return [f"{folder}/{decoder}.json" for decoder in self.sweep_of(wildcards)["decoders"]]
 
     def manifests_of_sweep(self, wildcards: Any) -> dict[str, str]:
-        """Return dataset -> its manifest."""
+        """Return dataset -> its manifest, for an experiment's sweep."""
         return {name: self.run.manifest_of(name) for name in self.sweep_of(wildcards)["datasets"]}
 
     def strips_of_sweep(self, wildcards: Any) -> list[str]:
-        """Return the strips in the order of the datasets; none for a decoder that reads files."""
+        """Return the strips of the sweep's datasets, in their order; none for a decoder that reads files."""
         datasets = self.sweep_of(wildcards)["datasets"] if wildcards.decoder in sweep_plan.STRIP_SETS else []
         return [f"{self.run.data}/{name}/{self.run.built['strips']}" for name in datasets]
 
     def attempt_of_build(self, wildcards: Any) -> int:
-        """Return which attempt the times come from; those of a CPU decoder do not depend on the device."""
+        """Return the attempt that the times come from; times of a CPU decoder do not depend on the device."""
         path = f"builds/{wildcards.experiment}/{wildcards.decoder}-{wildcards.cores}.json"
         return self.run.attempt_at(
             f"{self.run.results}/{path}", "auto" if takes_gpu(wildcards.decoder) else "cpu"
         )
 
     def kernels_in_report(self, experiment: str) -> dict[str, Any] | None:
-        """Return what the kernel benchmark of an experiment is held to; None without one."""
+        """Return the lines that the kernel benchmark of an experiment must meet; None without a benchmark."""
         has_any = kernels_plan.settings(self.config, experiment) is not None
         return {"lines": kernels_plan.lines(self.config, experiment)} if has_any else None
 
     def kernels_of(self, experiment: str) -> dict[str, Any]:
-        """Return what the kernel benchmark of an experiment measures."""
+        """Return the settings of the kernel benchmark of an experiment."""
         return present(kernels_plan.settings(self.config, experiment), "kernels", experiment)
 
     def works_of_kernels(self, wildcards: Any) -> str:
-        """Return whose kernels the benchmark of an experiment measures."""
+        """Return the family of works in the kernel benchmark of an experiment."""
         return self.kernels_of(wildcards.experiment)["family"]
 
     def extension_of_kernels(self, wildcards: Any) -> str | list[str]:
@@ -111,7 +111,7 @@ class Benchmarks:
 
 
 class Models:
-    """Cells whose models are kept, and measured in use: experiment -> its cells."""
+    """Cells whose models are kept, and those whose models are measured: experiment -> its cells."""
 
     def __init__(self, run: Run):
         self.run, self.config = run, run.config
@@ -130,7 +130,7 @@ class Models:
         return bool(models.get("predict") or models.get("samples"))
 
     def samples_of(self, wildcards: Any) -> int:
-        """Return of how many evaluation images a model predicts the class."""
+        """Return how many evaluation images a model predicts."""
         return self.config["experiments"][wildcards.experiment].get("models", {}).get("samples", 0)
 
     def asked_about(self, wildcards: Any) -> dict[str, Any]:
@@ -149,11 +149,11 @@ class Models:
         return found
 
     def inferences_of(self, experiment: str) -> list[str]:
-        """Return the measurements of the models of an experiment in use, a file each."""
+        """Return the documents of an experiment's measured models, one for each cell."""
         return [f"{self.run.results}/inference/{experiment}/{cell}.json" for cell in self.in_use[experiment]]
 
     def inference_of(self, wildcards: Any) -> dict[str, Any]:
-        """Return what the models of an experiment are measured with."""
+        """Return the settings with which the models of an experiment are measured."""
         settings = inference_plan.settings(self.config, wildcards.experiment)
         return present(settings, "inference", wildcards.experiment)
 

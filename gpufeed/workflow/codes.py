@@ -1,4 +1,4 @@
-"""The code that a job runs, as a digest: an edit of it runs the job again."""
+"""The digest of the code that a job runs: an edit of that code runs the job again."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +11,15 @@ from gpufeed.core.registry import DECODERS, LOADERS, modules_of
 from gpufeed.core.source_digest import MEASURING, REPORTING, SourceDigests
 from gpufeed.workflow.run import Run
 
-KEPT = Path(".snakemake/gpufeed_sources.json")  # in the folder of the run, as all that Snakemake keeps
+KEPT = Path(".snakemake/gpufeed_sources.json")  # the cache, in the folder of the run
 
 
 class Codes:
     """The digests of the jobs of a run.
 
-    A job's code is that of its script and of what this imports in the layers that measure, or report. So
+    A job's code is its script and what that imports, from the layers that measure or report. So
     gpufeed/job.py, the wrapper around all scripts, does not count, and core only where it computes
-    (gpufeed.core.source_digest). What a script takes from the registry by name is named here.
+    (gpufeed.core.source_digest). The rules name what a script takes from the registry.
     """
 
     def __init__(self, run: Run):
@@ -36,17 +36,17 @@ class Codes:
             for name in [given] if isinstance(given, str) else given:
                 references += [name] * is_reference(name)
                 if kind == "decoder" and name in STRIP_SETS and name not in DECODERS:
-                    continue  # no decoder of files: the scripts import what joins and decodes strips
+                    continue  # not in the registry: the scripts import it
                 modules |= modules_of(kind, name)
         ours = self.sources.of(script_file(script), *sorted(modules), rooms=MEASURING, files=files)
         return "-".join([ours, *code_of(references).values()])
 
     def of_training(self, script: str) -> Callable[[Any], str]:
-        """Return what gives the digest for the wildcards of a cell that a script trains or evaluates."""
+        """Return a function of the wildcards: the digest for a script that trains or evaluates a cell."""
 
         def code(wildcards: Any) -> str:
             cell = self.run.cell_of(wildcards)
-            # images to evaluate are never augmented
+            # evaluation images are not augmented
             augments = ["none", cell.augment]
             return self.of(
                 script,
@@ -60,7 +60,7 @@ class Codes:
         return code
 
     def decoders_of(self, cell: Cell) -> list[str]:
-        """Return who may decode in the workers of a cell: with tuned settings any that its loader has."""
+        """Return the decoders that the workers of a cell may use; with tuned settings, all of its loader."""
         choice = list(LOADERS[cell.loader].decoders)
         return choice if cell.settings else [cell.decoder] * bool(choice)
 
@@ -70,5 +70,5 @@ class Codes:
 
 
 def script_file(script: str) -> str:
-    """Return the file of a script, which is called as its rule."""
+    """Return the file of a script, which has the name of its rule."""
     return f"workflow/scripts/{script}.py"

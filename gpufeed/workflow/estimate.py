@@ -1,4 +1,4 @@
-"""What a run measures, how many minutes that takes and what it writes: printed once it is planned."""
+"""What a run measures, how many minutes that takes and what it writes: printed after planning."""
 
 import itertools
 import os
@@ -35,7 +35,7 @@ from gpufeed.workflow.run import Run
 
 
 def experiment_of(target: str, results: str) -> str:
-    """Return the experiment that a target names, or whose file it is; of others whatever stands there."""
+    """Return the experiment that a target names or belongs to; for other targets, any string."""
     if "/" not in target and "." not in target:
         return target
     below = Path(os.path.relpath(target, results)).parts
@@ -43,15 +43,15 @@ def experiment_of(target: str, results: str) -> str:
 
 
 def shows_gpu() -> bool:
-    """Whether NVIDIA's driver has a device file here, or that of WSL."""
+    """Return whether this node has a device file of NVIDIA's driver, or that of WSL."""
     return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg"))
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Time and room that a run needs. workflow: Snakemake's, which knows its targets and where jobs run.
+    """Time and disk space that a run needs. workflow: Snakemake's, with its targets and where jobs run.
 
-    free_memory: bytes of host memory that a process here may still take. say: prints a line.
+    free_memory: returns the bytes of host memory that a process here may still take. say: prints a line.
     """
 
     run: Run
@@ -62,10 +62,9 @@ class Estimate:
 
     @cached_property
     def experiments(self) -> list[str]:
-        """The experiments that the command asks for: its targets, or those whose files these are.
+        """The experiments that the command asks for, by its targets or their files; else those in `run`.
 
-        Those of `run` where no target names any. Asked once jobs are planned: Snakemake does not know its
-        targets yet while it reads the rules.
+        Available only after planning: Snakemake does not know its targets while it reads the rules.
         """
         named = {experiment_of(target, self.run.results) for target in self.workflow.dag_settings.targets}
         found = [name for name in self.run.plan.cells if name in named]
@@ -74,7 +73,7 @@ class Estimate:
 
     @cached_property
     def runs_here(self) -> bool:
-        """Whether jobs run on this node; else they are submitted, as by profile slurm."""
+        """Whether jobs run on this node; otherwise they are submitted, as by profile slurm."""
         return self.workflow.resource_settings.nodes is None
 
     @cached_property
@@ -85,11 +84,11 @@ class Estimate:
 
     @cached_property
     def amount(self) -> Callable[[str], Amount]:
-        """Dataset -> how many images it has, and how large they are."""
+        """Dataset -> how many images it has, and their size."""
         return cache(partial(amount_of, self.run.config))
 
     def measurements_of(self, experiment: str) -> Iterator[str]:
-        """Yield the documents that the measurements of an experiment leave, of the repeats known so far."""
+        """Yield the documents of an experiment's measurements, for the repeats known so far."""
         yield from itertools.chain(*self.report.documents_of(experiment, timed=True).values())
 
     def datasets_of(self, experiment: str) -> Iterator[str]:
@@ -105,7 +104,7 @@ class Estimate:
 
     @cached_property
     def stores_of(self) -> Callable[[str], dict[str, int]]:
-        """Dataset -> what this run makes of it, without what it is made of: path -> bytes."""
+        """Dataset -> the stores that this run builds for it: path -> bytes."""
         return cache(self._stores_of)
 
     def _stores_of(self, dataset: str) -> dict[str, int]:
@@ -128,7 +127,7 @@ class Estimate:
         """Return the pixels of the cache that a cell reads."""
         if not (recipe := cell.hyper.get("recipe")):
             return sizes.kept
-        # two to three, or squarer
+        # images of at most 3 : 2
         return min(sizes.kept, sizes.count * recipe["short_side"] ** 2 * 3 // 2)
 
     def _waiting(self, cell: Cell) -> int:
@@ -143,7 +142,10 @@ class Estimate:
         return cell.devices * waiting(cell.batch_size * pixels * 3 * value, workers, cell.prefetch_factor)
 
     def files_to_write(self, dataset: str) -> dict[str, int]:
-        """Return path -> bytes of a dataset's files in `data`, with its stores. Own images may be linked."""
+        """Return path -> bytes of a dataset's files in `data`, with its stores.
+
+        The user's own images may be hard links, which take no room.
+        """
         source, data = self.run.config["sources"][dataset], self.run.data
         archives = f"{data}/{dataset}/archives"
         found = {f"{archives}/{file['name']}": file.get("size") or 0 for file in source.get("files", [])}
@@ -156,7 +158,7 @@ class Estimate:
         return found | self.stores_of(dataset)
 
     def seconds_beyond(self, path: str) -> float:
-        """Return what a measurement takes longer than its kind, with more or larger images than usual."""
+        """Return how much longer a measurement takes than its kind, with more or larger images than usual."""
         kind, name, *rest = Path(path).relative_to(self.run.results).parts
         if kind == "gate":
             return beyond(GATE_EPOCHS * self.amount(name).read, self.cores)
@@ -173,7 +175,7 @@ class Estimate:
 
     @cached_property
     def datasets(self) -> list[str]:
-        """The datasets of these experiments, and those that they are made of."""
+        """The datasets of these experiments, and those that they are made from."""
         config = self.run.config
         found = {dataset for name in self.experiments for dataset in self.datasets_of(name)}
         made = {name for name in found if config["sources"][name]["layout"] in DERIVED}
@@ -181,7 +183,7 @@ class Estimate:
 
     @cached_property
     def disks_of(self) -> Callable[[frozenset[str]], list[Disk]]:
-        """Datasets -> the disks that are written to for them and the experiments on them."""
+        """Datasets -> the disks that a run writes to for them and for the experiments on them."""
         return cache(self._disks_of)
 
     def _disks_of(self, datasets: frozenset[str]) -> list[Disk]:
@@ -196,13 +198,13 @@ class Estimate:
 
     @cached_property
     def asked_for(self) -> set[str]:
-        """The datasets that the DAG has a job for, so far."""
+        """The datasets for which the DAG has a job so far."""
         return set()
 
     def announce_and_check(self, dataset: str) -> None:
-        """Print once what this run is expected to take; check the room for the datasets of the DAG so far.
+        """Print once what this run will take; check the disk space for the datasets of the DAG so far.
 
-        Raises GpufeedError if a disk, or shared memory, is too short for them. Jobs do not ask.
+        Raises GpufeedError if a disk, or shared memory, is too small for them. Jobs do not call this.
         """
         if self.workflow.is_main_process:
             if not self.asked_for:
@@ -212,7 +214,7 @@ class Estimate:
             check_room(self.disks_of(frozenset(self.asked_for)))
 
     def seconds_to_prepare(self, dataset: str) -> float:
-        """Return the seconds that a dataset takes with all of its stores."""
+        """Return the seconds to prepare a dataset with all of its stores."""
         read = beyond(self.amount(dataset).read, self.cores)
         return DATASET_S + (1 + len(self.stores_of(dataset))) * read
 
@@ -227,9 +229,9 @@ class Estimate:
                 yield too_large(loader, dataset, size, free)
 
     def left_out_of(self, experiment: str) -> dict[str, int]:
-        """Return why combinations of an experiment cannot be, and how many: sentence -> combinations.
+        """Return why combinations of an experiment are impossible, and how many: sentence -> combinations.
 
-        Without those of a list of `workers` that the same loader has with another number of them.
+        Numbers of `workers` that a listed loader cannot have are left out, since it runs with the others.
         """
         loaders = {cell.loader for cell in self.run.plan.cells[experiment].values()}
         crossed = {without_place_for(workers, loader) for loader in loaders for workers in (0, 1)}

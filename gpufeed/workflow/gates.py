@@ -11,11 +11,11 @@ from gpufeed.core.references import is_reference, short
 from gpufeed.core.registry import LOADERS, is_made
 from gpufeed.workflow.run import Run
 
-REFERENCE = "pillow"  # decodes the cache that every loader is held against
+REFERENCE = "pillow"  # decodes the cache that every loader is compared with
 
 
 def gate_name(cell: Cell) -> str:
-    """Return what tells the verdict on a cell's loader with the cell's settings from others."""
+    """Return the unique name of the verdict on a cell's loader with the cell's settings."""
     return f"{cell.dataset}/{short(cell.loader)}/{variant(loader_settings(cell), cell.device)}"
 
 
@@ -31,22 +31,22 @@ class Gates:
         self.run = run
 
     def path(self, name: str) -> str:
-        """Return the verdict of that name."""
+        """Return the path of the verdict of that name."""
         return f"{self.run.results}/gate/{name}.json"
 
     def attempt_of(self, wildcards: Any) -> int:
-        """Return which attempt a verdict comes from."""
+        """Return the attempt that a verdict comes from."""
         return self.run.attempt_at(self.path(f"{wildcards.dataset}/{wildcards.loader}/{wildcards.variant}"))
 
     @cached_property
     def judged(self) -> dict[str, dict[str, Any]]:
-        """Verdicts that cells wait for: name -> settings. Made once: jobs ask for them again and again."""
+        """Verdicts that cells wait for: name -> settings. Cached, since jobs ask for them often."""
         cells = (cell for own in self.run.plan.cells.values() for cell in own.values())
         return {gate_name(cell): loader_settings(cell) for cell in cells}
 
     @cached_property
     def loaders(self) -> dict[str, str]:
-        """Name in paths -> loader, of registered loaders and of the references of this run."""
+        """Name in paths -> loader, for registered loaders and the references of this run."""
         cells = (cell for own in self.run.plan.cells.values() for cell in own.values())
         return {name: name for name in LOADERS} | {short(cell.loader): cell.loader for cell in cells}
 
@@ -61,25 +61,25 @@ class Gates:
         raise GpufeedError(
             f"no cell with {wildcards.loader} on {wildcards.dataset} and settings {wildcards.variant}",
             "settings of a planned cell",
-            "name an experiment as target, and snakemake finds its verdicts",
+            "use an experiment as target: snakemake then finds its verdicts",
         )
 
     def decoders_of(self, wildcards: Any) -> list[str]:
-        """Return who decodes in the worker processes of a verdict's loader; none where it has no choice."""
+        """Return the decoder in the workers of a verdict's loader; none if that has no choice."""
         choice = LOADERS[self.loader_of(wildcards)].decoders
         return [self.settings_judged(wildcards).get("decoder", choice[0])] if choice else []
 
     def reference_of(self, wildcards: Any) -> str | list[str]:
-        """Return the cache that a loader is held against; [] for samples of a recipe or a Dataset."""
+        """Return the cache that a loader is compared with; [] if a recipe or a Dataset makes its samples."""
         return self.reference(wildcards.dataset, "recipe" in self.settings_judged(wildcards))
 
     def reference_of_cell(self, wildcards: Any) -> str | list[str]:
-        """As reference_of, for the loader of a cell with tuned settings."""
+        """Return the reference for the loader of a cell with tuned settings."""
         cell = self.run.cell_of(wildcards)
         return self.reference(cell.dataset, bool(cell.hyper.get("recipe")))
 
     def reference(self, dataset: str, recipe: bool) -> str | list[str]:
-        """As reference_of. recipe: whether a recipe makes the samples."""
+        """Return the reference of a dataset. recipe: whether a recipe makes the samples."""
         source = self.run.config["sources"][dataset]
         draws = is_reference(source["layout"]) and is_made(source)
         return [] if recipe or draws else f"{self.run.config['data']}/{dataset}/cache/{REFERENCE}.npy"
@@ -97,7 +97,7 @@ class Gates:
         return [name for name, cell in self.run.plan.cells[experiment].items() if cell.settings]
 
     def of_cell(self, wildcards: Any) -> str | list[str]:
-        """Return the verdict that a cell waits for; ceilings have none."""
+        """Return the verdict that a cell waits for; [] for ceilings."""
         cell = self.run.cell_of(wildcards)
         return self.path(gate_name(cell)) if waits(cell) else []
 

@@ -1,4 +1,4 @@
-"""How often a cell is measured, and its records."""
+"""The repeats of a cell, and its records."""
 
 import json
 from typing import Any
@@ -10,32 +10,32 @@ from gpufeed.workflow.run import Run
 
 
 class Repeats:
-    """The records of a run. checkpoints: Snakemake's, whose jobs add repeats to those that are planned."""
+    """The records of a run. checkpoints: Snakemake's; their jobs add repeats to the planned ones."""
 
     def __init__(self, run: Run, checkpoints: Any):
         self.run, self.checkpoints = run, checkpoints
 
     def attempt_of(self, wildcards: Any) -> int:
-        """Return which attempt a record comes from."""
+        """Return the attempt that a record comes from."""
         folder = f"{self.run.results}/records/{wildcards.experiment}/{wildcards.cell}"
         return self.run.attempt_at(f"{folder}/{wildcards.repeat}.json")
 
     def disturbed_in(self, experiment: str, repeats: int | str) -> str:
-        """Return the file that says which of so many repeats are measured once more."""
+        """Return the file that lists which of these repeats are measured once more."""
         return f"{self.run.results}/again/{experiment}/{repeats}.json"
 
     def decision_on(self, experiment: str, repeats: int | str) -> str:
-        """Return the file that says whether so many repeats are too few, with `repeats: auto`."""
+        """Return the file that says whether this number of repeats is too small, for `repeats: auto`."""
         return f"{self.run.results}/repeats/{experiment}/{repeats}.json"
 
     def advice_on(self, experiment: str) -> str:
-        """Return the file that says which candidates are measured, with `advice`."""
+        """Return the file that says which candidates are measured, for `advice`."""
         return f"{self.run.results}/advice/{experiment}.json"
 
     def cells_so_far(self, experiment: str, document: str | None = None) -> list[str]:
-        """Return the cells that are measured, by the advice that is there.
+        """Return the cells that are measured, by the advice that exists.
 
-        document: that of the advice, where it is not the usual one.
+        document: that of the advice, if it is not the usual one.
         """
         if (asked := self.run.advised[experiment]) is None:
             return list(self.run.plan.cells[experiment])
@@ -43,30 +43,30 @@ class Repeats:
         return measured(self.run.plan, experiment, asked["of"], document)
 
     def cells_of(self, experiment: str) -> list[str]:
-        """Return the cells that are measured; with `advice` Snakemake asks for that first."""
+        """Return the cells that are measured; with `advice`, Snakemake makes the advice first."""
         if self.run.advised[experiment] is None:
             return self.cells_so_far(experiment)
         return self.cells_so_far(experiment, self.checkpoints.advise.get(experiment=experiment).output[0])
 
     def auto_of(self, experiment: str) -> Auto:
-        """Return the settings behind `repeats: auto`; without it the path of a decision is an error."""
+        """Return the settings of `repeats: auto`; raise GpufeedError without it."""
         try:
             return self.run.plan.auto[experiment]
         except KeyError:
             raise GpufeedError(
                 f"a fixed number of repeats in experiment {experiment}",
                 "`repeats: auto` in it",
-                "write that, or name a target of another experiment",
+                "add it, or use a target of another experiment",
             ) from None
 
     def so_far(self, experiment: str) -> int:
-        """Return the repeats of a cell by the decisions that are there."""
+        """Return the repeats of a cell by the decisions that exist."""
         if experiment not in self.run.plan.auto:
             return self.run.plan.repeats[experiment]
         return self.auto_of(experiment).count(lambda repeats: self.decision_on(experiment, repeats))
 
     def part_of(self, experiment: str) -> list[str]:
-        """Return the records that a run of one block, or of some cells, measures."""
+        """Return the records that a run of one block, or of selected cells, measures."""
         block, most = self.run.config["block"], self.so_far(experiment)
         if block is not None and experiment in self.run.plan.auto:
             most = self.auto_of(experiment).most
@@ -75,7 +75,7 @@ class Repeats:
         return [f"{folder}/{cell}/{number}.json" for cell in self.run.cells[experiment] for number in numbers]
 
     def of_experiment(self, experiment: str) -> int:
-        """Return the repeats of a cell; with `repeats: auto` Snakemake measures until they are enough."""
+        """Return the repeats of a cell; with `repeats: auto`, Snakemake measures until they are enough."""
         if experiment not in self.run.plan.auto:
             return self.run.plan.repeats[experiment]
         decide = self.checkpoints.count_repeats
@@ -84,7 +84,7 @@ class Repeats:
         )
 
     def first_records(self, experiment: str, repeats: int) -> list[str]:
-        """Return the records of so many repeats of all cells; each vouches for the step table beside it."""
+        """Return the first records of these repeats of all cells; a record implies its steps table."""
         return [
             f"{self.run.results}/records/{experiment}/{cell}/{repeat}.json"
             for cell in self.cells_of(experiment)
@@ -92,7 +92,7 @@ class Repeats:
         ]
 
     def second_records(self, experiment: str, repeats: int) -> list[str]:
-        """Return the second records of those repeats that Snakemake finds marked once they are measured."""
+        """Return the second records of disturbed repeats, which Snakemake finds once all are measured."""
         if not self.run.plan.cells[experiment]:
             return []
         found = self.checkpoints.find_disturbed.get(experiment=experiment, repeats=repeats).output[0]
@@ -101,7 +101,7 @@ class Repeats:
         return [f"{self.run.results}/records/{experiment}/{name}{AGAIN}.json" for name in names]
 
     def measured(self, experiment: str, repeats: int) -> list[str]:
-        """Return all records of so many repeats, second ones included."""
+        """Return all records of these repeats, second ones included."""
         return self.first_records(experiment, repeats) + self.second_records(experiment, repeats)
 
     def records_of(self, wildcards: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the report says of the plan, what it waits for, and what records are held against."""
+"""What the report shows of the plan, what it waits for, and the baseline of a comparison."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -32,7 +32,7 @@ class Report:
 
     @cached_property
     def side_by_side(self) -> dict[str, dict[str, str]]:
-        """Experiment -> block -> its cell, of two."""
+        """Experiment -> block -> the cell of that block, for two blocks."""
         return {name: pair(self.run.config, self.run.plan, name) for name in self.run.plan.cells}
 
     def pair_of(self, wildcards: Any) -> dict[str, str]:
@@ -40,19 +40,19 @@ class Report:
         return self.side_by_side[wildcards.experiment]
 
     def advice_of(self, wildcards: Any) -> list[str]:
-        """Return the advice of an experiment; none if it has none."""
+        """Return the advice of an experiment; [] without `advice`."""
         has_any = self.run.advised[wildcards.experiment] is not None
         return [self.repeats.advice_on(wildcards.experiment)] if has_any and not self.run.partial else []
 
     def impact_of(self, experiment: str) -> dict[str, Any] | None:
-        """Return the impact table of an experiment as plain data; None if it has none."""
+        """Return the impact table of an experiment as plain data; None without one."""
         impact = planned_impact(self.run.config, experiment, self.run.plan.cells[experiment].values())
         return impact and asdict(impact)
 
     def plan_of(self, experiment: str) -> dict[str, Any]:
-        """Return what the report says of the plan of an experiment: title, question, and all results."""
+        """Return what the report shows of an experiment's plan: title, question, and all results."""
         config, cells, builds = self.run.config, self.run.plan.cells[experiment], self.benchmarks.builds
-        whole = not self.run.partial  # a part measures what it names, and asks for no advice
+        whole = not self.run.partial  # a part has no advice
         measured = self.repeats.cells_so_far(experiment) if whole else list(cells)
         repeats = self.repeats.so_far(experiment)
         if experiment in self.run.plan.auto and config["block"] is not None:
@@ -80,7 +80,7 @@ class Report:
     def documents_of(self, experiment: str, timed: bool = False) -> dict[str, list[str]]:
         """Return kind of result -> the documents of an experiment that a run makes.
 
-        Of a part these are its records and what they wait for. timed: as ResultKind.planned.
+        For a part, these are its records and their verdicts. timed: as ResultKind.planned.
         """
         if self.run.partial:
             records = self.repeats.part_of(experiment)
@@ -94,7 +94,7 @@ class Report:
         }
 
     def plan_info(self, wildcards: Any = None) -> dict[str, Any]:
-        """Return what the report says of the plan: that of each experiment, and what was left out."""
+        """Return what the report shows of the plan: each experiment, and what was left out."""
         plan = self.run.plan
         return {
             "experiments": {name: self.plan_of(name) for name in plan.cells},
@@ -108,10 +108,9 @@ class Report:
     def parts_of(self, experiments: Iterable[str], records: bool = True) -> Iterator[str]:
         """Yield everything that the report of these experiments waits for.
 
-        records: those that are known of, too, which are not asked for by any checkpoint. The tables wait for
-        all that there will be: a job that waits for these as well would be run again for those that were
-        added meanwhile. A run of a part makes no table and no figure but those of the page, which shows all
-        records that there are.
+        records: whether to include records that are known without a checkpoint. The tables wait for all
+        records. A job that also waited for the known ones would run again whenever some were added. A partial
+        run makes only the page, which shows all records that exist.
         """
         for experiment in experiments:
             if self.run.partial:
@@ -152,17 +151,17 @@ class Report:
         return [wildcards.scope[1:]] if wildcards.scope else self.run.config["run"]
 
     def baseline_of(self, wildcards: Any) -> list[str]:
-        """Return the records of an experiment in the folder that it is held against."""
+        """Return the baseline's records of an experiment."""
         if not (folder := self.run.config["baseline"]):
             raise GpufeedError(
                 "no folder `baseline` in the config",
-                "the folder of the results that these are held against",
+                "a folder of results to compare with",
                 "--config baseline=results/reference/h200, or python -m gpufeed.compare A B",
             )
         return [str(path) for path in baseline_records(folder, wildcards.experiment)]
 
     def comparisons(self) -> list[str]:
-        """Return what plain `snakemake` compares: nothing, unless the config names a baseline."""
+        """Return the comparisons that plain `snakemake` makes: none without a baseline in the config."""
         whole = self.run.config["baseline"] and not self.run.partial
         names = self.run.config["run"] if whole else []
         return [f"{self.run.results}/comparison/{name}.csv" for name in names]

@@ -1,4 +1,4 @@
-"""Cores and GPUs of the jobs; their memory and run time under Slurm are in slurm/config.yaml."""
+"""Cores and GPUs of the jobs; slurm/config.yaml has their memory and run time under Slurm."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,23 +9,23 @@ from gpufeed.workflow.run import Run
 
 
 class JobResources:
-    """What jobs ask Snakemake and Slurm for. workflow: Snakemake's, which knows its executor and limits."""
+    """What jobs request from Snakemake and Slurm. workflow: Snakemake's, with its executor and limits."""
 
     def __init__(self, run: Run, gates: Gates, workflow: Any):
         self.run, self.gates, self.workflow = run, gates, workflow
         self.shares = self.shares_given()
 
     def submitted(self) -> bool:
-        """Return whether jobs run elsewhere: in a run that submits them, and in each run that it submits.
+        """Return whether jobs run elsewhere: in a run that submits them, and in each submitted run.
 
-        Asked each time, since Snakemake does not know its executor yet while it reads the rules.
+        Evaluated at each call, since Snakemake does not know its executor while it reads the rules.
         """
         return self.workflow.remote_exec or not self.workflow.local_exec
 
     def shares_given(self) -> int:
         """Return how many jobs with a GPU share the cores of this node: `--resources gpu=N`.
 
-        1 in a run that does not say it, in one of fewer cores, and in jobs that are submitted to a cluster.
+        1 without that option, with fewer cores, and for jobs that are submitted to a cluster.
         """
         given = getattr(self.workflow.global_resources.get("gpu"), "value", None)
         total = self.workflow.resource_settings.cores
@@ -34,12 +34,11 @@ class JobResources:
         return max(1, min(int(given), total // (self.run.config["cores_per_cell"] or 1)))
 
     def cores_of_job(self, wildcards: Any, workers: int | str = 0, share: int = 1) -> int:
-        """Return the CPU cores of a job: all that the run has, of which a job may leave a share to others.
+        """Return the CPU cores of a job: all that the run has, or one of `share` parts.
 
-        A job that is submitted to a cluster is alone on nodes that nobody knows while planning, least of all
-        by the login node's cores: it has what the config says, and no fewer than it has worker processes.
-        Rules say it twice: as threads, which Snakemake cuts to the login node's cores when it submits a job,
-        and as cpus_per_task, which Slurm is asked for.
+        A job that is submitted to a cluster is alone on a node that is unknown while planning. It gets
+        cores_per_job, and at least as many as its worker processes. Rules pass the number twice. Snakemake
+        limits `threads` to the login node's cores, and Slurm gets cpus_per_task.
         """
         total = self.workflow.resource_settings.cores  # None with an executor that counts jobs
         if self.submitted() or total is None:
@@ -47,14 +46,13 @@ class JobResources:
         return -(-total // share)
 
     def cores_of_extension(self, wildcards: Any) -> int:
-        """There are few files to compile, and each takes a GiB or two of memory."""
+        """Return few cores: there are few files to compile, and each takes a GiB or two of memory."""
         return min(4, self.cores_of_job(wildcards))
 
     def cores_of_cell(self, wildcards: Any) -> int:
         """Return the cores of a measurement on a node: all, or a share of them for each of its GPUs.
 
-        On a cluster each GPU has those of a job with one, for the rank that it trains with and that one's
-        workers.
+        On a cluster, each GPU of a cell has the cores of a job with one GPU, for its rank and workers.
         """
         cell, per_cell = self.run.cell_of(wildcards), self.run.config["cores_per_cell"]
         if self.submitted():
@@ -65,28 +63,29 @@ class JobResources:
         return given if self.shares == 1 else min(given * cell.devices, self.cores_of_job(wildcards))
 
     def cores_of_gate(self, wildcards: Any) -> int:
-        """Nothing is timed: where several GPUs or none are reserved, two or more loaders run at once."""
+        """Return at most half of the cores: nothing is timed, so two or more loaders may run at once."""
         workers = self.gates.settings_judged(wildcards)["workers"]
         return self.cores_of_job(wildcards, workers, share=max(2, self.shares))
 
     def cores_of_evaluation(self, wildcards: Any) -> int:
-        """Nothing is timed."""
+        """Return at most half of the cores: nothing is timed."""
         workers = self.run.cell_of(wildcards).workers
         return self.cores_of_job(wildcards, workers, share=max(2, self.shares))
 
     def cores_of_prediction(self, wildcards: Any) -> int:
-        """Nothing is timed, and no worker runs."""
+        """Return at most half of the cores: nothing is timed, and no worker runs."""
         return self.cores_of_job(wildcards, share=max(2, self.shares))
 
     def cores_of_build(self, wildcards: Any) -> int:
-        """Those of a measurement also where one core decodes: nothing may run beside it."""
+        """Return the cores of a measurement, even if one core decodes: nothing may run beside it."""
         return self.run.config["cores_per_cell"] or self.cores_of_job(wildcards)
 
     def gpus_of_cell(self, wildcards: Any) -> int | None:
-        """Return the GPUs of a training: all that the cell's processes on this node train on.
+        """Return the GPUs of a training: those of all of its processes on this node.
 
-        Snakemake cuts it to what `--resources gpu=N` gives, where the job finds what the node has. Slurm
-        would take it for those of all nodes, and spread them as it likes: for several the job has `gres`.
+        Snakemake limits it to `--resources gpu=N`; the job then finds what the node has. Slurm would take it
+        for the GPUs of all nodes together, and spread them freely. So a job on several nodes has `gres`
+        instead.
         """
         several = self.submitted() and self.spreads(wildcards)
         return None if several else self.run.gpu_jobs * self.run.cell_of(wildcards).devices
@@ -96,20 +95,20 @@ class JobResources:
         return self.run.cell_of(wildcards).nodes > 1
 
     def of_sweep(self, name: str) -> str | None:
-        """Return what the profile's default resources say for jobs with a GPU alone: sweep_NAME, or NAME.
+        """Return the profile's default resource for jobs with a GPU: sweep_NAME, or NAME; None without both.
 
-        None without. A key that is left empty is none: YAML reads `sweep_gpu_model:` as None.
+        A key that is left empty counts as missing: YAML reads `sweep_gpu_model:` as None.
         """
         defaults = self.workflow.resource_settings.default_resources or {}
         given = [str(defaults[key].raw).strip("'\"") for key in (f"sweep_{name}", name) if key in defaults]
         return next((value for value in given if value not in ("", "None")), None)
 
     def of_gpu_jobs(self, takes: Callable[[Any], bool] = lambda wildcards: True) -> dict[str, Any]:
-        """Return model and constraint of the GPUs of a job that takes any: the same for all jobs of a sweep.
+        """Return gpu_model and constraint of jobs that take a GPU, the same for all of them.
 
-        And, where jobs run at once on this node, into how many shares its cores go
-        (gpufeed/system/gpu_locks/taking.py). As default resources they would reach every rule, and
-        Slurm's executor asks for a GPU wherever it finds a gpu_model without `gpu`.
+        Where jobs run at once on this node, add the number of shares of its cores
+        (gpufeed/system/gpu_locks/taking.py). Default resources would apply to every rule, and Slurm's
+        executor requests a GPU for any gpu_model without `gpu`.
         """
         given = {name: self.of_sweep(name) for name in ("gpu_model", "constraint") if self.run.gpu_jobs}
         wanted = {
@@ -120,16 +119,16 @@ class JobResources:
         return wanted | ({"shares": self.shares} if self.shares > 1 else {})
 
     def gres_of_cell(self, cell: Cell) -> str | None:
-        """Return the GPUs of each of several nodes, as Slurm spells them."""
+        """Return the GPUs of each of several nodes, in Slurm's notation."""
         model = filter(None, [self.of_sweep("gpu_model")])
         return ":".join(["gpu", *model, str(cell.devices)]) if self.run.gpu_jobs else None
 
     def of_trainings(self) -> dict[str, Any]:
-        """Return what a training asks for, beside cores and `gpu`.
+        """Return what a training requests, besides cores and `gpu`.
 
-        On several nodes the job is one process on the first, which starts one on each by srun
-        (gpufeed/training/distributed/rank_commands.py). Slurm's executor leaves that to a job of MPI, which
-        it puts into no step of its own: one with as many tasks as nodes, and none for a GPU.
+        On several nodes the job is one process on the first node, which starts one on each by srun
+        (gpufeed/training/distributed/rank_commands.py). Slurm's executor supports that only for MPI jobs,
+        which it does not wrap in a job step. Such a job has one task for each node, and none for a GPU.
         """
         several = {
             "tasks": lambda cell: cell.nodes,

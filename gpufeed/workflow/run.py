@@ -1,4 +1,4 @@
-"""The run that is planned: its config, its cells, and where its files are."""
+"""The run that is planned: its config, its cells, and the paths of its files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Run:
 
     @cached_property
     def cells(self) -> dict[str, dict[str, Cell]]:
-        """Experiment -> id -> cell, of those that this run measures."""
+        """Experiment -> id -> cell, for the cells that this run measures."""
         return chosen(self.config, self.plan)
 
     @cached_property
@@ -42,17 +42,17 @@ class Run:
 
     @cached_property
     def partial(self) -> bool:
-        """Whether this run measures one block, or some cells, and then stops."""
+        """Whether this run measures only one block, or selected cells."""
         return self.config["block"] is not None or bool(self.config["only"])
 
     @cached_property
     def packed(self) -> bool:
-        """Whether the files of a prepared dataset are in one archive."""
+        """Whether each prepared dataset is one archive."""
         return self.config["data_form"] == "packed"
 
     @cached_property
     def gpu_jobs(self) -> int:
-        """The GPUs that a job asks for which runs on the device of the config."""
+        """The GPUs that a job requests if it runs on the config's device."""
         return int(self.config["device"] in ("auto", "cuda"))
 
     @cached_property
@@ -62,12 +62,12 @@ class Run:
 
     @cached_property
     def about_extension(self) -> str:
-        """What is known of that library."""
+        """The description of that library."""
         return f"{self.results}/extension/gpufeed_ops.json"
 
     @cached_property
     def built(self) -> dict[str, str]:
-        """What loaders read beside the manifest, in the folder of the dataset."""
+        """Store -> its file in the folder of a dataset."""
         return {
             name: store.file.format(decoder=self.config["cache_decoder"]) for name, store in STORES.items()
         }
@@ -77,7 +77,7 @@ class Run:
         return f"{self.data}/{dataset}/manifest.parquet"
 
     def files_of(self, dataset: str) -> list[str]:
-        """Return what a job that reads a dataset's files waits for: the archive where they are packed."""
+        """Return the archive that a job waits for if it reads the files of a packed dataset; else []."""
         return [f"{self.data}/{dataset}/images.tar"] if self.packed else []
 
     def cell_of(self, wildcards: Any) -> Cell:
@@ -88,17 +88,17 @@ class Run:
             raise GpufeedError(
                 f"no cell {wildcards.cell} in experiment {wildcards.experiment}",
                 "a cell of the present config",
-                "name the experiment as target, and snakemake finds its cells",
+                "use the experiment as target: snakemake then finds its cells",
             ) from None
 
     def identity_of(self, wildcards: Any) -> dict[str, Any]:
-        """Return the cell as its digest is made of it: what jobs are given never changes under its name."""
+        """Return what the cell's digest covers, so that a job's params change only with its cell id."""
         return self.cell_of(wildcards).identity()
 
     def attempt_at(self, path: str, device: str | None = None) -> int:
-        """Return which attempt a document comes from. device: where it is not the config's.
+        """Return the attempt that a document comes from. device: if it is not the config's.
 
-        Takes no `output`: Snakemake would not compare it then.
+        It takes no `output`, since Snakemake would then not compare its value.
         """
         return attempt(path, planning_node(), device or self.config["device"])
 
@@ -108,5 +108,5 @@ class Run:
         return self.extension if activation in BY_EXTENSION else []
 
     def extension_of_decoder(self, wildcards: Any) -> str | list[str]:
-        """Return the library for a job that decodes by it."""
+        """Return the library for a job whose decoder uses it."""
         return self.extension if takes_extension(wildcards.decoder) else []

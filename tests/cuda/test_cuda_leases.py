@@ -85,7 +85,7 @@ except RuntimeError as error:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
     )
-    assert "after CUDA has been asked" in done.stdout, done.stderr
+    assert "before the GPU was taken" in done.stdout, done.stderr
 
 
 @ONE
@@ -101,7 +101,7 @@ except Skip as skip:
     print(json.dumps({"skip": str(skip), "begun": torch.cuda.is_initialized()}), flush=True)
 """
     found = asked(taker(None, count=count, then=then))
-    assert re.match(rf"The job asks for {count} GPUs, and this node has \d+ whole ones?", found["skip"])
+    assert re.match(rf"The job asks for {count} GPUs, and this node has \d+ whole GPUs?", found["skip"])
     assert not found["begun"]
 
 

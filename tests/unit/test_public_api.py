@@ -200,7 +200,7 @@ def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog
         ({"name": "replay"}, "loader 'replay'"),
         ({"augment": "torhc"}, "write 'torch' instead"),
         ({"augment_options": {"crop_paddin": 2}}, "crop_paddin"),
-        ({"name": "strips", "recipe": {"size": 24}}, "strips does not crop and resize"),
+        ({"name": "strips", "recipe": {"size": 24}}, "strips cannot crop and resize"),
         ({"recipe": {"sise": 24}}, "sise"),
         ({"source": "no_folder"}, "no no_folder"),
         ({"source": "~nobody_here/photos"}, "no home folder of '~nobody_here'"),

@@ -55,7 +55,7 @@ def test_skipped_without_a_compiler_then_built_and_taken_by_the_cells_that_need_
     assert found["gelu"]["status"] == "done", found["gelu"]["sentence"]
     without = found["bias_gelu"]
     assert without["status"] == "skipped"
-    assert "CXX is no-such-compiler, which is no program here" in without["sentence"]
+    assert "CXX is no-such-compiler, which is not a program here" in without["sentence"]
     assert "snakemake --forcerun build_extension" in without["sentence"]
 
     monkeypatch.delenv("CXX")
@@ -73,7 +73,7 @@ def test_skipped_without_a_compiler_then_built_and_taken_by_the_cells_that_need_
     assert about["library"]
     assert about["torch"] == torch.__version__
     assert (about["attempt"], about["status"]) == (2, "done")
-    assert "for the CPU alone, as asked for" in about["sentence"]  # device is cpu, whatever nvcc there is
+    assert "for the CPU only, as asked for" in about["sentence"]  # device is cpu, whatever nvcc there is
 
     evaluation = f"results/models/tiny/{coded.split('/')[3]}/evaluation.json"  # opens the loader, too
     flow.run(coded, evaluation)

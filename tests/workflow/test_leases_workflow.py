@@ -97,7 +97,7 @@ def test_cells_on_one_gpu_take_turns_where_nothing_says_that_there_is_one(prepar
     (first, second), (record,) = sorted(spans), refused
     assert first[1] <= second[0]
     assert record.status == "skipped"
-    assert record.sentence == "The job asks for 2 GPUs, and this node has 1 whole one."
+    assert record.sentence == "The job asks for 2 GPUs, and this node has 1 whole GPU."
 
 
 @pytest.mark.slow

@@ -162,9 +162,9 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
         "--gpus-per-node in slurm_extra instead of devices of a block: evaluate_model",
         "--time in slurm_extra instead of runtime: tabulate",
         "-t in slurm_extra instead of runtime: plot",
-        "set-resource in planted/config.yaml, which Snakemake passes over",
+        "set-resource in planted/config.yaml, which Snakemake silently ignores",
         "write set-resources: measure_cell instead",
-        "set-resources: compare: men_mb in planted/config.yaml, which Snakemake passes over",
+        "set-resources: compare: men_mb in planted/config.yaml, which Snakemake silently ignores",
         "write set-resources: compare: mem_mb instead",
         "resources in slurm/config.yaml lost by a later set-resources: build_beton, ",
     ):

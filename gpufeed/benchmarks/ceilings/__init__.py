@@ -1,1 +1,1 @@
-"""How far a pipeline is from its limits: a cell end to end, its training alone, its input alone, and why."""
+"""How far a pipeline is from its limits: end to end, compute only, input only, and where the time goes."""

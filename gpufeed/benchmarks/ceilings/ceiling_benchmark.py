@@ -1,4 +1,4 @@
-"""The three ceilings of one cell, in one process and through one prepared training step."""
+"""The three ceilings of one cell, measured in one process with one prepared training step."""
 
 import logging
 import math
@@ -47,10 +47,10 @@ def measure_ceilings(
     tuning: str | Path | None = None,
     **asked: Any,
 ) -> dict[str, Any]:
-    """The ceilings (core/schemas/ceilings.schema.yaml) of a cell (Cell.asdict), with the seed of repeat 0.
+    """Return the ceilings of a cell (Cell.asdict), with the seed of repeat 0.
 
-    settings: of gpufeed.core.plan_ceilings. gate, tuning: as in gpufeed.benchmarks.end_to_end. planned_on,
-    asked: as in cell_document.
+    The document follows core/schemas/ceilings.schema.yaml. settings: of gpufeed.core.plan_ceilings. gate,
+    tuning: as in gpufeed.benchmarks.end_to_end. planned_on, asked: as in cell_document.
     """
     used = {"rounds": ROUNDS, "cold_rounds": COLD_ROUNDS, **settings}
 
@@ -64,10 +64,10 @@ def measure_ceilings(
 def measured(
     cell: Cell, manifest: Path, stores: Stores, settings: Mapping[str, Any], place: Place, gate: Path | None
 ) -> dict[str, Any]:
-    """What a finished measurement adds to its document; raises Skip, NotPassed or what stops it."""
+    """Return the fields of a finished measurement; raise Skip, NotPassed or the error that stops it."""
     if reason := refused(cell):
         raise GpufeedError(
-            reason, "a cell with the trainer plain on one device", "measure ceilings of another cell"
+            reason, "a cell with trainer plain on one device", "measure ceilings of another cell"
         )
 
     def with_batch(one: Cell) -> dict[str, Any]:
@@ -79,14 +79,14 @@ def measured(
 
     size, found = fitting(cell, with_batch)
     place.batch_size = size if size != cell.batch_size else None
-    # where no GPU trains, the loader's work and the training's compete for the same cores
+    # without a GPU, loader and training compete for the same cores
     return {"resolved": place.resolved(), "shared_cores": place.device.type == "cpu", **found}
 
 
 def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All that is measured of a cell that is set up and has not trained yet."""
+    """Return all measurements of a cell that is set up and has not trained yet."""
     loader, bench = ready.loader, Bench(ready.trainer)
-    first = bench.train(loader, 1)  # as the cell would begin: workers start, the page cache is as it is
+    first = bench.train(loader, 1)  # a cold start: workers start, the page cache is as it was
     read_in(loader.files())
     alone = ReplayedBatch(ready.request, example_batch(loader))
     bench.segment(alone, 1)
@@ -121,15 +121,12 @@ def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def epochs_of_a_segment(epoch_s: float, settings: Mapping[str, Any]) -> int:
-    """Whole epochs, so many that all end-to-end segments together take `least_s`."""
+    """Return the epochs of a segment, so that all end-to-end segments together take `least_s`."""
     return max(1, math.ceil(settings["least_s"] / (settings["pairs"] * max(epoch_s, 1e-6))))
 
 
 def for_job(job: Any, verdict: Callable[[Mapping[str, Any]], str]) -> None:
-    """Do the work of rule measure_ceilings, a gpufeed.job.Job.
-
-    verdict: makes the sentence on a finished document.
-    """
+    """Run rule measure_ceilings. job: a gpufeed.job.Job. verdict: finished document -> its sentence."""
     job.take_gpus(job.cell["devices"], job.cell["device"])
     found = measure_ceilings(
         job.cell,

@@ -1,4 +1,4 @@
-"""Segments of training on an open loader, and on one batch that is replayed: the compute-only ceiling."""
+"""Segments of training on an open loader, and on one replayed batch: the compute-only ceiling."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +16,10 @@ from gpufeed.training.step import Snapshot
 
 
 class ReplayedBatch(Loader):
-    """Yields the batch as often as an epoch has batches, the last time cut to the size of the last one."""
+    """Yields one batch as often as an epoch has batches, the last time cut to the size of the last batch."""
 
     def __init__(self, request: LoadRequest, batch: Batch, batches: int | None = None):
-        """batch: a clone of the first batch of an epoch. batches: of an epoch, if not as many as it has."""
+        """Keep the batch, a clone of the first of an epoch. batches: of an epoch, if not as many as usual."""
         super().__init__(request)
         self.batch, self.batches = batch, batches
 
@@ -39,8 +39,8 @@ log = logging.getLogger("gpufeed")
 class Segment:
     """Seconds on the device's clock, each epoch from its first request to the end of its last step.
 
-    seconds = wait_s + step_s. wait_s: the gaps between steps on the compute stream. start_s: what the first
-    steps of the epochs waited longer than the later ones; a part of wait_s.
+    seconds = wait_s + step_s. wait_s: the gaps between steps on the compute stream. start_s: how much longer
+    the first steps of the epochs waited than the later ones; a part of wait_s.
     """
 
     seconds: float
@@ -50,7 +50,7 @@ class Segment:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> "Segment":
-        """From the rows of its steps (gpufeed.system.timing.STEP_COLUMNS)."""
+        """Return the segment of these steps (gpufeed.system.timing.STEP_COLUMNS)."""
         seconds, wait_s, step_s = (
             sum(row[name] for row in rows) / 1e3 for name in ("total_ms", "wait_ms", "train_ms")
         )
@@ -58,7 +58,7 @@ class Segment:
 
 
 def starts_s(rows: Sequence[Mapping[str, Any]]) -> float:
-    """What first steps waited longer than the median of the later ones; 0 in epochs of one step."""
+    """Return how much longer first steps waited than the median of later ones; 0 with one step an epoch."""
     whole = 0.0
     for _, epoch in groupby(rows, key=lambda row: row["epoch"]):
         first, *later = (row["wait_ms"] for row in epoch)
@@ -67,36 +67,35 @@ def starts_s(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 class Bench:
-    """A prepared trainer, whose step, compiled or captured, every segment shares.
+    """A prepared trainer, whose compiled or captured step all segments share.
 
-    Each segment starts from the same weights, those before the first step: what it trains is thrown away, so
-    that no segment depends on those before it.
+    Each segment starts from the initial weights, so that no segment depends on those before it.
     """
 
     def __init__(self, trainer: PlainTrainer):
-        """trainer: prepared, and not run yet."""
+        """Keep a trainer that is prepared, and has not run yet."""
         self.trainer, self.snapshot = trainer, Snapshot(trainer.train_step)
 
     def train(self, loader: Loader, epochs: int = 0, **length: float) -> TrainResult:
-        """Training on an open loader. length: as in PlainTrainer.over."""
+        """Train on an open loader from the initial weights. length: as in PlainTrainer.over."""
         self.snapshot.put_back()
         with hushed():
             return self.trainer.over(loader, epochs, **length)
 
     def segment(self, loader: Loader, epochs: int, lead_in: bool = True) -> Segment:
-        """The same, as its times.
+        """Train, and return the times.
 
-        A loader that keeps on working between epochs had all the time since its last one to work ahead: with
-        lead_in it begins with an epoch more, which is not counted.
+        A loader that works between epochs has had all the time since its last epoch to prefetch. With
+        lead_in, an extra first epoch absorbs that, and is not counted.
         """
         lead = int(lead_in and loader.keeps_on)
         rows = self.train(loader, lead + epochs).steps
         return Segment.of([row for row in rows if row["epoch"] >= lead])
 
     def pairs(self, loader: Loader, replayed: Loader, epochs: int, count: int) -> list[dict[str, Any]]:
-        """So many pairs of segments, end to end and compute only, in the order ABBA ABBA...
+        """Return pairs of segments, end to end and compute only, in the order ABBA ABBA...
 
-        So what drifts on the machine, in either direction, meets both sides alike.
+        So a drift of the machine, in either direction, affects both sides equally.
         """
         sides, found = {"end_to_end": loader, "compute_only": replayed}, []
         for number in range(count):
@@ -112,7 +111,7 @@ class Bench:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Within it the log has warnings and errors alone: segments may be thousands of epochs."""
+    """Silence the log below warnings inside the block: segments may be thousands of epochs."""
     before = log.level
     log.setLevel(logging.WARNING)
     try:

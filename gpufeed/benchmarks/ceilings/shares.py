@@ -1,4 +1,4 @@
-"""What pairs of segments say: AU, and where the rest of the epoch goes. Pure functions on plain data."""
+"""AU, and where the rest of an epoch goes, from pairs of segments. Pure functions on plain data."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,23 +7,23 @@ from typing import Any
 from gpufeed.system import statistics
 
 END, ALONE = "end_to_end", "compute_only"
-# A share of the end-to-end time: the part in which a segment with the loader is longer than one without.
+# Shares of the end-to-end time: by how much a part is longer with the loader than without.
 PARTS = {"wait": "wait_s", "growth": "step_s", "start": "start_s"}
 
 
 def summary(values: Iterable[float]) -> dict[str, float | None]:
-    """n, median, min, max and the 95 % interval of the median, which is None below six values."""
+    """Return n, median, min, max and the 95 % interval of the median, which is None below six values."""
     found = statistics.summarise(values)
     return {name: None if math.isnan(value) else value for name, value in found.items()}
 
 
 def shares(pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Summaries over the pairs, each with a 95 % interval from six pairs on.
+    """Return summaries over the pairs, with 95 % intervals from six pairs on.
 
     au: compute-only over end-to-end time. The others are shares of the end-to-end time; in each pair wait +
-    growth = 1 - au. wait: the gaps between steps, less those that remain without a loader. growth: by how
-    much the steps themselves take longer beside the loader. start: the part of wait that the first batch of
-    each epoch takes longer than the others.
+    growth = 1 - au. wait: the gaps between steps, minus those without a loader. growth: how much longer the
+    steps themselves take with the loader. start: the part of wait by which the first batch of each epoch
+    takes longer than the others.
     """
     found = {"au": summary(pair[ALONE]["seconds"] / pair[END]["seconds"] for pair in pairs)}
     for name, part in PARTS.items():
@@ -32,12 +32,12 @@ def shares(pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def rates(pairs: Sequence[Mapping[str, Any]], images: int) -> dict[str, dict[str, float]]:
-    """Images a second of each side, over the pairs; images: of a segment."""
+    """Return images/s of each side, over the pairs; images: of a segment."""
     return {side: summary(images / pair[side]["seconds"] for pair in pairs) for side in (END, ALONE)}
 
 
 def epoch_parts(pairs: Sequence[Mapping[str, Any]], epochs: int) -> dict[str, float]:
-    """Seconds of an epoch end to end, over all pairs: compute, wait, start (not in wait) and growth.
+    """Return the seconds of an end-to-end epoch over all pairs: compute, wait, start (not in wait), growth.
 
     They add up to the epoch. A part that noise makes negative counts as compute.
     """

@@ -1,4 +1,4 @@
-"""The input alone: a loader without a model, and the stages of its work by themselves."""
+"""The input-only ceiling: a loader without a model, and without single stages of its work."""
 
 import logging
 import time
@@ -20,16 +20,15 @@ from gpufeed.loaders.samples import Samples
 from gpufeed.system.page_cache import Refused, make_cold
 from gpufeed.system.timing import synchronise
 
-BEHIND = 2  # batches by which the device may be behind, as behind a training loop
+BEHIND = 2  # batches that the device may lag behind, as in a training loop
 
 
 @dataclass(frozen=True)
 class Drained:
     """Epochs of a loader alone, on the host's clock.
 
-    seconds: of all, each from the first request until its last batch is on the device; the end of workers
-    that serve one epoch only is not in it, as it is in none of the trainer's epochs. first_batch_s: each
-    epoch's first batch.
+    seconds: of all epochs, each from the first request until its last batch is on the device. Shutting down
+    workers that serve one epoch is not included, as in the trainer's epochs. first_batch_s: of each epoch.
     """
 
     seconds: float
@@ -37,7 +36,7 @@ class Drained:
 
 
 def example_batch(loader: Loader) -> Batch:
-    """A copy of the first batch of an epoch, of which the rest comes too: no epoch is left half done."""
+    """Return a copy of the first batch of an epoch, after the whole epoch has been read."""
     found = None
     with closing(iter(loader)) as source:
         for batch in source:
@@ -46,7 +45,7 @@ def example_batch(loader: Loader) -> Batch:
 
 
 def drain_epoch(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Drained:
-    """Whole epochs of an open loader; raises GpufeedError where one loses or repeats images.
+    """Read whole epochs of an open loader; raise GpufeedError if one loses or repeats images.
 
     lead_in: as in Bench.segment.
     """
@@ -59,7 +58,7 @@ def drain_epoch(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Draine
         with closing(iter(loader)) as source:
             for batch in source:
                 wait_behind(reached, loader.request.device)
-                batches, images = batches + 1, images + len(batch.images)  # gathered, if they were not yet
+                batches, images = batches + 1, images + len(batch.images)  # gathers deferred rows
                 if batches == 1 and number >= 0:
                     firsts.append(time.perf_counter() - begin)
                 if batches == last and number >= 0:
@@ -75,9 +74,9 @@ def drain_epoch(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Draine
 
 
 def wait_behind(reached: "deque[torch.cuda.Event]", device: torch.device, sleeping: bool = False) -> None:
-    """Waits for the batch before the last BEHIND ones, without which memory would pile up on the device.
+    """Wait until the device is at most BEHIND batches behind, or memory would pile up there.
 
-    sleeping: the thread gives its core away meanwhile, which takes some microseconds longer.
+    sleeping: yield the core meanwhile, which takes some microseconds longer.
     """
     if device.type != "cuda":
         return
@@ -89,15 +88,18 @@ def wait_behind(reached: "deque[torch.cuda.Event]", device: torch.device, sleepi
 
 
 ROUNDS = COLD_ROUNDS = 6  # the fewest that have an interval
-# Pixels that stand in for decoding: more than caches of CPUs hold, so that taking them costs what it should.
+# Pixels that replace decoding: more than CPU caches hold, so that reading them has a realistic cost.
 POOL_BYTES = 256 * 2**20
 log = logging.getLogger("gpufeed")
 
 
 @dataclass(frozen=True)
 class Cold:
-    """Seconds of an epoch, by round: the loader alone with evicted files, then with the same files in the
-    page cache, and training with evicted files."""
+    """Seconds of an epoch, by round.
+
+    cold_s: the loader alone with evicted files. warm_s: with the same files in the page cache. end_to_end_s:
+    training with evicted files.
+    """
 
     cold_s: list[float]
     warm_s: list[float]
@@ -107,11 +109,11 @@ class Cold:
 def input_runs(
     loader: Loader, request: LoadRequest, epochs: int, rounds: int
 ) -> tuple[dict[str, list[float]], list[float], dict[str, str]]:
-    """Seconds an epoch of the loader alone, by round: whole and without each stage.
+    """Return the seconds per epoch of the loader alone, by round: whole, and without each stage.
 
-    Keys: `input_only`, as in a record, for the whole loader, else the name of the stage that is left out.
-    Beside them the seconds to the first batch of each whole epoch, and why a stage could not be left out.
-    The variants take turns, every other round backwards. loader: open, made from `request`.
+    Keys: `input_only` for the whole loader, as in a record, or the stage that is left out. Further results
+    are the seconds to the first batch of each whole epoch, and why a stage could not be left out. The
+    variants alternate, with every other round in reverse order. loader: open, made from `request`.
     """
     ways: dict[str, Callable[[], Loader]] = {
         DECODE: lambda: type(loader).without_decoding(request, lambda: decoded(request)),
@@ -141,7 +143,7 @@ def input_runs(
 
 
 def decoded(request: LoadRequest) -> np.ndarray:
-    """Decoded images of the split, uint8 (n, H, W, 3), as many as POOL_BYTES hold."""
+    """Return decoded images of the split, uint8 (n, H, W, 3), as many as POOL_BYTES hold."""
     height, width = request.image_size
     ids = request.manifest.ids(request.split)[: max(1, POOL_BYTES // (height * width * 3))]
     samples = Samples(request)
@@ -150,7 +152,7 @@ def decoded(request: LoadRequest) -> np.ndarray:
 
 
 def cold_runs(loader: Loader, end_to_end: Callable[[], float], rounds: int) -> Cold | str:
-    """Epochs whose files were evicted, each beside one with them in the page cache; or why there are none.
+    """Time epochs with evicted files, each next to one with cached files; or return why that fails.
 
     end_to_end: trains an epoch of the same loader, without a lead-in, and returns its seconds.
     """
@@ -162,8 +164,7 @@ def cold_runs(loader: Loader, end_to_end: Callable[[], float], rounds: int) -> C
         try:
             make_cold(files)
             cold.append(drain_epoch(loader, lead_in=False).seconds)
-            loader.files()  # what was made ahead of the epoch goes, as before the cold one
-            # of the files that the one before has read
+            loader.files()  # drops prefetched batches, as before the cold epoch
             warm.append(drain_epoch(loader, lead_in=False).seconds)
             make_cold(loader.files())
             whole.append(end_to_end())
@@ -177,12 +178,12 @@ def cold_runs(loader: Loader, end_to_end: Callable[[], float], rounds: int) -> C
 def difference(
     more: Sequence[float], less: Sequence[float], images: int, end_to_end_s: float, compute_s: float
 ) -> dict[str, Any]:
-    """What a stage takes, and what its removal could bring. All seconds are of an epoch of so many images.
+    """Return the time that a stage takes, and what removing it could gain. All seconds are of one epoch.
 
-    more, less: the loader alone with the stage and without it, round by round. end_to_end_s: a training
-    epoch with the stage. compute_s: one without any input. at_most: no training is faster than its compute
-    alone or than what is left of its input alone. points: the share of the epoch that its removal can save:
-    no more than the stage's own time, and no more than at_most says.
+    more, less: the loader alone with the stage and without it, round by round. end_to_end_s: a training epoch
+    with the stage. compute_s: one without any input. at_most: the largest possible speed-up, since no
+    training is faster than compute only or than the rest of its input. points: the share of the epoch that
+    the removal can save, by the stage's own time and by at_most.
     """
     apart = [with_it - without for with_it, without in zip(more, less, strict=True)]
     seconds, without = summary(apart), float(np.median(less))
@@ -191,7 +192,7 @@ def difference(
     return {
         "reason": None,
         "seconds": seconds,
-        # fewer rounds have no interval: that all of three go one way is chance in an eighth of all cases
+        # fewer rounds have no interval: three of three in one direction happen by chance one time in eight
         "shown": seconds["ci95_low"] is not None and seconds["ci95_low"] > 0,
         "end_to_end_s": end_to_end_s,
         "images_per_s_without": images / without,
@@ -211,7 +212,7 @@ def stages(
     end_to_end_s: float,
     compute_s: float,
 ) -> dict[str, dict[str, Any]]:
-    """The field `stages` of the document, from what input_runs and cold_runs found."""
+    """Return the field `stages` of the document from the results of input_runs and cold_runs."""
     found = {}
     if isinstance(cold, Cold):
         whole_s = float(np.median(cold.end_to_end_s))

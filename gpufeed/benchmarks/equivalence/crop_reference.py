@@ -1,4 +1,4 @@
-"""What a recipe makes of the files by Pillow: the reference of loaders that cut windows out of images."""
+"""The reference of loaders that crop windows: a recipe applied to the files by Pillow."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from gpufeed.loaders.pixel_tolerance import PixelSource
 from gpufeed.stores.scaled_cache import ScaledImages, short_side_of
 from gpufeed.system import random_draws
 
-MOST = 2048  # samples whose pixels are compared in an epoch, other ones in each
+MOST = 2048  # samples whose pixels are compared in an epoch, different ones in each
 
 
 @dataclass(frozen=True)
 class SampledReference(Reference):
-    """share: of the samples whose pixels are compared."""
+    """A reference of which only a share of the samples is compared by pixels."""
 
     share: float
 
@@ -32,7 +32,7 @@ class SampledReference(Reference):
 
 @dataclass(frozen=True)
 class CropReference(SampledReference):
-    """recipe: of the loader that is judged. sizes: int64 (N, 2), height and width of each file."""
+    """recipe: of the loader under test. sizes: int64 (N, 2), height and width of each file."""
 
     recipe: RandomResizedCrop
     sizes: np.ndarray
@@ -53,7 +53,7 @@ class CropReference(SampledReference):
 def crop_reference(
     request: LoadRequest, loader: Loader, labels: np.ndarray, paths: list[str]
 ) -> CropReference:
-    """Return the reference for a request with a recipe; its rows are made on the request's threads.
+    """Return the reference for a request with a recipe; rows are made on the request's threads.
 
     loader: made for the request.
     """
@@ -75,7 +75,7 @@ def crop_reference(
         return recipe.cut(image, window)
 
     def rows(ids: np.ndarray, epoch: int) -> np.ndarray:
-        # a Dataset draws from random numbers that all threads share
+        # a Dataset draws from generators that all threads share
         draws = manifest.made and is_reference(manifest.info.layout)
         with ThreadPoolExecutor(1 if draws else request.threads) as pool:
             made = list(pool.map(lambda sample_id: row(sample_id, epoch), ids.tolist()))
@@ -91,7 +91,7 @@ def share_of(request: LoadRequest) -> float:
 
 
 def dataset_reference(request: LoadRequest, labels: np.ndarray, paths: list[str]) -> SampledReference:
-    """Return the reference for a Dataset by reference: its items, asked one after the other."""
+    """Return the reference for a Dataset by reference: its items, read one after the other."""
 
     def rows(ids: np.ndarray, epoch: int) -> np.ndarray:
         made = [request.manifest.pixels(sample_id, request.seed, epoch) for sample_id in ids.tolist()]

@@ -1,4 +1,4 @@
-"""One epoch of a loader held against the reference, by sample id."""
+"""Compares one epoch of a loader with the reference, by sample id."""
 
 import math
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from gpufeed.loaders.base import Batch, Loader, send
 from gpufeed.loaders.pixel_tolerance import PixelSource
 
 WAITING = 8  # batches whose comparison is queued before the host asks for results
-CHUNK_BYTES = 64 * 2**20  # of pixels that are widened for subtraction at a time
-LATE_CYCLES = 1_000_000  # about 0.5 ms on the GPU: pixels are read when the next batch is under way
+CHUNK_BYTES = 64 * 2**20  # of pixels that are converted and subtracted at a time
+LATE_CYCLES = 1_000_000  # about 0.5 ms on the GPU: delays reading until the next batch is under way
 OFFENDERS = 5  # images named in a verdict
 
 
 class Mismatch(Exception):
-    """What differs from the reference, as a sentence without its full stop."""
+    """A difference from the reference, as a sentence without a full stop."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What is right. labels: int64 (N,), paths: N, both by sample id.
+    """The expected samples. labels: int64 (N,), paths: N, both by sample id.
 
     shape: (H, W, 3) of a sample. rows: (sample ids, int64 (n,); epoch) -> their pixels, uint8 (n, H, W, 3).
     """
@@ -34,22 +34,22 @@ class Reference:
     paths: list[str]
 
     def compared(self, ids: np.ndarray, epoch: int) -> np.ndarray:
-        """Return which of these samples have their pixels compared, places in `ids`."""
+        """Return the positions in `ids` of the samples whose pixels are compared."""
         return np.arange(len(ids))
 
     def allowed(self, source: PixelSource, ids: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return how far each sample may be from its rows: in any value, and in the mean."""
+        """Return the allowed difference of each sample: of any value, and of the mean."""
         of = source.tolerance
         return np.full(len(ids), of.max), np.full(len(ids), of.mean)
 
     def name(self, sample: int) -> str:
-        """A sample for a sentence."""
+        """Return the name of a sample for a sentence."""
         return f"sample {sample} ({Path(self.paths[sample]).name})"
 
 
 @dataclass
 class Differences:
-    """What the comparison of pixels found so far, over any number of epochs."""
+    """The results of comparing pixels so far, over any number of epochs."""
 
     samples: int = 0
     values: int = 0  # compared: samples x H x W x 3
@@ -65,11 +65,11 @@ class Differences:
 
 @dataclass(frozen=True)
 class Row:
-    """One batch as compared, on the device: ids and labels as they came, differences from the promised ids.
+    """One compared batch, on the device: its ids and labels, and differences from the promised ids.
 
-    ids, labels: int64 (n,). compared: ids whose pixels were, int64 (m,), on the host; largest: int16 (m,),
-    total: int64 (m,). exchanged: for the first batch of an epoch the
-    largest difference of its first image once red and blue are exchanged, int16 (); else None.
+    ids, labels: int64 (n,). compared: ids with compared pixels, int64 (m,), on the host. largest: int16 (m,),
+    total: int64 (m,). exchanged: for the first batch of an epoch, the largest difference of its first image
+    with red and blue exchanged, int16 (); else None.
     """
 
     ids: torch.Tensor
@@ -89,13 +89,13 @@ def check_epoch(
     alive: Callable[[], None] = lambda: None,
     replacement: bool = False,
 ) -> np.ndarray:
-    """Runs one epoch; returns its order (int64). Raises Mismatch at the first kind of difference.
+    """Run one epoch, compare it, and return its order (int64); raise Mismatch at the first difference.
 
-    split_ids: every sample that must come, ascending. found: is added to. alive: called for each batch.
-    replacement: whether samples are drawn with it, so that some may come twice and others not at all.
+    split_ids: all sample ids of the split, ascending. found: is updated. alive: called for each batch.
+    replacement: whether samples are drawn with replacement, so that some may repeat and others be missing.
 
-    As in training, the host does not wait for the device between batches: a loader that writes into
-    memory which queued work still reads shows wrong pixels here too.
+    As in training, the host does not wait for the device between batches. So a loader that overwrites memory
+    which queued work still reads shows wrong pixels here too.
     """
     order, epoch = loader.order() if loader.promises_order else None, loader.epoch
     if order is not None:
@@ -109,7 +109,7 @@ def check_epoch(
         sizes.append(len(batch.ids))
         if start + sizes[-1] > count:
             seen.extra(batch.ids.cpu().numpy())
-            break  # an epoch without an end must not be waited for
+            break  # the epoch might never end
         ids = ids_of(batch, split_ids) if order is None else order[start : start + sizes[-1]]
         waiting.append(compare(batch, ids, reference, epoch, first=not start))
         del batch
@@ -132,14 +132,14 @@ ROW = ("ids", "labels", "compared", "largest", "total")
 
 
 class Seen:
-    """What came in an epoch, on the host, batch by batch."""
+    """The batches of an epoch, on the host."""
 
     def __init__(self):
         self.parts: dict[str, list[np.ndarray]] = {name: [] for name in ROW}
         self.exchanged = 255
 
     def take(self, rows: list[Row]) -> None:
-        """Waits for the device and keeps the results of these batches."""
+        """Wait for the device and keep the results of these batches."""
         for row in rows:
             for name, part in self.parts.items():
                 part.append(np.asarray(torch.as_tensor(getattr(row, name)).cpu()))  # sync point
@@ -147,7 +147,7 @@ class Seen:
                 self.exchanged = int(row.exchanged)
 
     def extra(self, ids: np.ndarray) -> None:
-        """Keeps the ids of a batch that goes beyond the end."""
+        """Keep the ids of a batch beyond the expected end."""
         self.parts["ids"].append(ids)
 
     def _whole(self, name: str) -> np.ndarray:
@@ -170,7 +170,7 @@ class Seen:
 
 
 def compare(batch: Batch, expected: np.ndarray, reference: Reference, epoch: int, first: bool) -> Row:
-    """Queues the comparison of a batch with the rows of the expected ids, int64 (n,)."""
+    """Queue the comparison of a batch with the rows of the expected ids, int64 (n,)."""
     device = batch.images.device
     if not len(expected):
         raise Mismatch("found a batch without a sample, expected at least one")
@@ -190,13 +190,13 @@ NONE = torch.empty(0, dtype=torch.int64)
 
 
 def difference(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Largest (int16) and summed (int64) absolute difference of each image; both uint8 (n, H, W, 3)."""
+    """Return the largest (int16) and summed (int64) absolute difference of each uint8 image (n, H, W, 3)."""
     absolute = (found.to(torch.int16) - expected.to(torch.int16)).abs_().flatten(1)
     return absolute.amax(1), absolute.sum(1, dtype=torch.int64)
 
 
 def check_form(batch: Batch, image: tuple[int, ...], device: torch.device) -> None:
-    """Raises Mismatch unless dtype, shape, layout and device are those of the contract; reads no value."""
+    """Raise Mismatch unless dtype, shape, layout and device follow the contract; reads no values."""
     n = len(batch.ids)
     expected = {
         "images": (batch.images, torch.uint8, (n, *image)),
@@ -226,12 +226,12 @@ def type_name(dtype: torch.dtype) -> str:
 
 
 def same_device(found: torch.device, expected: torch.device) -> bool:
-    """Whether they are one device; `mps` is `mps:0`."""
+    """Return whether two devices are the same; `mps` is `mps:0`."""
     return found.type == expected.type and (found.index or 0) == (expected.index or 0)
 
 
 def ids_of(batch: Batch, split_ids: np.ndarray) -> np.ndarray:
-    """Return the ids of a batch that no order promised; raise Mismatch unless all are of the split."""
+    """Return the ids of a batch without a promised order; raise Mismatch unless all are of the split."""
     ids = batch.ids.cpu().numpy()  # sync point
     strange = ids[~np.isin(ids, split_ids)]
     if len(strange):
@@ -243,7 +243,7 @@ def ids_of(batch: Batch, split_ids: np.ndarray) -> np.ndarray:
 
 
 def check_promise(order: np.ndarray, split_ids: np.ndarray, reference: Reference) -> None:
-    """Raises Mismatch unless Loader.order() holds every sample of the split once."""
+    """Raise Mismatch unless Loader.order() contains every sample of the split once."""
     try:
         check_samples(order, split_ids, reference)
     except Mismatch as error:
@@ -251,7 +251,7 @@ def check_promise(order: np.ndarray, split_ids: np.ndarray, reference: Reference
 
 
 def check_samples(ids: np.ndarray, split_ids: np.ndarray, reference: Reference) -> None:
-    """Raises Mismatch unless every sample came exactly once."""
+    """Raise Mismatch unless every sample came exactly once."""
     if np.array_equal(np.sort(ids), split_ids):
         return
     strange = ids[~np.isin(ids, split_ids)]
@@ -268,7 +268,7 @@ def check_samples(ids: np.ndarray, split_ids: np.ndarray, reference: Reference) 
 
 
 def check_sizes(sizes: list[int], count: int, size: int) -> None:
-    """Raises Mismatch unless all batches are of one size, but for a last smaller one."""
+    """Raise Mismatch unless all batches have one size, except a smaller last one."""
     expected = [min(size, count - start) for start in range(0, count, size)]
     for number, (found, right) in enumerate(zip(sizes, expected, strict=False)):
         if found != right:
@@ -278,7 +278,7 @@ def check_sizes(sizes: list[int], count: int, size: int) -> None:
 
 
 def check_order(ids: np.ndarray, order: np.ndarray, reference: Reference) -> None:
-    """Raises Mismatch unless the samples came in the promised order."""
+    """Raise Mismatch unless the samples came in the promised order."""
     wrong = np.flatnonzero(ids != order)
     if len(wrong):
         place = wrong[0]
@@ -289,7 +289,7 @@ def check_order(ids: np.ndarray, order: np.ndarray, reference: Reference) -> Non
 
 
 def check_labels(order: np.ndarray, labels: np.ndarray, reference: Reference) -> None:
-    """Raises Mismatch unless the labels are the manifest's."""
+    """Raise Mismatch unless the labels are the manifest's."""
     expected = reference.labels[order]
     wrong = np.flatnonzero(labels != expected)
     if len(wrong):
@@ -303,7 +303,7 @@ def check_labels(order: np.ndarray, labels: np.ndarray, reference: Reference) ->
 def check_pixels(
     seen: Seen, reference: Reference, source: PixelSource, epoch: int, found: Differences
 ) -> None:
-    """Adds the epoch to `found`; raises Mismatch if any image is beyond the tolerance."""
+    """Add the epoch to `found`; raise Mismatch if any image exceeds the tolerance."""
     ids, values = seen.compared(), math.prod(reference.shape)
     largest, mean = seen.largest(), seen.total() / values
     most, most_mean = reference.allowed(source, ids, epoch)

@@ -1,4 +1,4 @@
-"""What the gate is asked to judge. Standard library only, since its job starts before torch is needed."""
+"""What the gate has to judge. Standard library only, since its job starts before torch is loaded."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,11 +17,10 @@ from gpufeed.datasets.packed import bring
 class Task:
     """One loader with one setting on one dataset.
 
-    Paths are text; settings are as core.equivalence_verdict makes them.
-    reference: the cache decoded by Pillow; None for a recipe, whose reference is made of the files.
-    built: what the loader reads, by the name that LoadRequest has for
-    it, the library of gpufeed.native (`extension`) among it;
-    device: as in the config; threads: cores that the loader may use, None for all.
+    Paths are text; settings are those of core.equivalence_verdict. reference: the cache decoded by Pillow;
+    None for a recipe, whose reference is made from the files. built: what the loader reads, by LoadRequest's
+    names, and the library of gpufeed.native (`extension`). device: as in the config. threads: cores that the
+    loader may use, None for all.
     """
 
     dataset: str
@@ -40,17 +39,17 @@ def task_of(job: Any) -> Task:
 
 
 def task_of_tuned(job: Any) -> Task:
-    """Return the task of a job of rule gate_tuned: the settings that were chosen, or else the cell's own."""
+    """Return the task of a job of rule gate_tuned: with the tuned settings, or else the cell's own."""
     cell = restored(job.params.cell)
-    with suppress(Skip, GpufeedError):  # its cell is not measured, and says why
+    with suppress(Skip, GpufeedError):  # the cell is then not measured, and gives the reason
         cell = read_tuned(job.input.tuned).of_cell(cell)
     return task(job, cell.dataset, cell.loader, loader_settings(cell))
 
 
 def task(job: Any, dataset: str, loader: str, settings: dict) -> Task:
-    """Return the task of a job; unpack a packed dataset first.
+    """Return the task of a job, after unpacking a packed dataset.
 
-    Here, where no loader is taken for stuck meanwhile.
+    Unpacking here cannot make a loader look stuck.
     """
     if LOADERS[loader].reads_files:
         bring(Path(job.input.manifest).parent)
@@ -61,6 +60,6 @@ def task(job: Any, dataset: str, loader: str, settings: dict) -> Task:
         manifest=job.input.manifest,
         reference=job.input.get("reference") or None,
         device=job.params.device,
-        threads=job.config["cores_per_cell"],  # as a cell's loader has, though the job has reserved less
+        threads=job.config["cores_per_cell"],  # as in a cell, though the gate's job has reserved less
         built={name: path for name in (*STORES, "extension") if (path := job.input.get(name))},
     )

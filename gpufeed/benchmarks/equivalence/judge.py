@@ -1,4 +1,4 @@
-"""A loader over three epochs of training and one of evaluation, held against the reference."""
+"""Compares three training epochs and one evaluation epoch of a loader with the reference."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -27,22 +27,22 @@ from gpufeed.system.devices import resolve_device
 from gpufeed.system.environment import cores_allowed, environment
 from gpufeed.system.timing import synchronise
 
-EPOCHS = 3  # of the training split: losses that begin with the second epoch must show
-TELLING = 10  # samples from which on two epochs of one order cannot be chance (10! is 3.6 million)
+EPOCHS = 3  # of the training split, to find samples that are lost from the second epoch on
+TELLING = 10  # samples for which two equal orders cannot be chance (10! is 3.6 million)
 
 log = logging.getLogger("gpufeed")
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What is judged, and by what."""
+    """A loader under test, and what it is compared with."""
 
     loader: str
     request: LoadRequest  # of the training split
-    pixels: np.ndarray | None  # of the reference, by sample id; None where a recipe makes them of the files
+    pixels: np.ndarray | None  # of the reference, by sample id; None if made from the files
 
     def reference(self, request: LoadRequest, loader: Loader) -> Reference:
-        """Return what is right for a loader of this request."""
+        """Return the expected samples of a loader for this request."""
         manifest, pixels = request.manifest, self.pixels
         about = manifest.labels(), manifest.table["path"].tolist()
         if request.recipe is not None:
@@ -55,16 +55,17 @@ class Bench:
         return self.request.manifest.ids(split)
 
     def splits(self) -> list[str]:
-        """The training split, and the evaluation split if it has a sample."""
+        """Return the training split, and the evaluation split if it has a sample."""
         info, present = self.request.manifest.info, set(self.request.manifest.table["split"])
         return [split for split in ("train", info.evaluation_split) if split in present]
 
 
 def judge(task: Task, tell: Callable[[str, Any], None]) -> None:
-    """Judges a loader and tells, as (what, value):
+    """Judge a loader, and report through `tell(what, value)`.
 
-    "facts", fields of its verdict as they become known, the status among the last; "alive", a few words
-    on what is being done, at least once a batch. Raises GpufeedError if manifest or reference cannot be used.
+    "facts" has fields of its verdict as they become known, with the status among the last. "alive" has a few
+    words on the present work, at least once per batch. Raises GpufeedError if manifest or reference cannot be
+    used.
     """
     try:
         device = resolve_device(task.device)
@@ -85,7 +86,7 @@ def judge(task: Task, tell: Callable[[str, Any], None]) -> None:
 
 
 def reference_facts(task: Task, bench: Bench) -> dict[str, str | None]:
-    """`reference` of a verdict."""
+    """Return `reference` of a verdict."""
     if task.reference is None:
         version, manifest = PillowDecoder().version(), manifest_digest(bench.request.manifest)
         return {"decoder_version": version, "sha256": None, "manifest_sha256": manifest}
@@ -94,7 +95,7 @@ def reference_facts(task: Task, bench: Bench) -> dict[str, str | None]:
 
 
 def make_bench(task: Task, device: torch.device) -> Bench:
-    """Opens manifest and reference; raises GpufeedError if they do not belong together."""
+    """Open manifest and reference; raise GpufeedError if they do not belong together."""
     manifest = Manifest.read(task.manifest)
     threads = min(task.threads or cores_allowed(), cores_allowed())
     torch.set_num_threads(threads)
@@ -116,7 +117,7 @@ def make_bench(task: Task, device: torch.device) -> Bench:
 
 
 def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
-    """The fields of the verdict that say how it went: three epochs of training, one of evaluation."""
+    """Return the verdict's results after three epochs of training and one of evaluation."""
     found, epochs, tallies, windows = Differences(), 0, [], None
     status, sentence = "passed", None
     try:
@@ -159,10 +160,7 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
 
 
 def verify(request: LoadRequest, tell: Callable[[str, Any], None]) -> None:
-    """Reads every byte of what was built of the files; raises GpufeedError if one is wrong.
-
-    No loader does.
-    """
+    """Read every byte of the store, which no loader does; raise GpufeedError if one is wrong."""
     name, path = store_in(request) or (None, None)
     if name and STORES[name].verify:
         said = f"verifying the bytes of {name}"
@@ -170,7 +168,7 @@ def verify(request: LoadRequest, tell: Callable[[str, Any], None]) -> None:
 
 
 def fields_of(source: PixelSource) -> dict:
-    """`pixels` of a verdict."""
+    """Return `pixels` of a verdict."""
     allowed = source.tolerance
     return {
         "decoder": source.decoder,
@@ -189,7 +187,7 @@ def run_epochs(
     found: Differences,
     tell: Callable[[str, Any], None],
 ) -> Iterator[int]:
-    """Checks `count` epochs of an open loader and yields their numbers; raises Mismatch with the place."""
+    """Check `count` epochs of an open loader and yield their numbers; raise Mismatch with its place."""
     r, orders = request, []
     ids, reference = bench.split_ids(r.split), bench.reference(r, loader)
     replacement = LOADERS[bench.loader].replacement and r.shuffle
@@ -216,7 +214,7 @@ def run_epochs(
 
 
 def check_novelty(order: np.ndarray, earlier: list[np.ndarray], request: LoadRequest) -> None:
-    """Raises Mismatch if a shuffled epoch has the order of an earlier one, or an unshuffled one another."""
+    """Raise Mismatch if shuffled epochs have the same order, or unshuffled ones different orders."""
     for number, other in enumerate(earlier, 1):
         same = np.array_equal(order, other)
         if request.shuffle and same and len(order) >= TELLING:
@@ -226,9 +224,9 @@ def check_novelty(order: np.ndarray, earlier: list[np.ndarray], request: LoadReq
 
 
 def check_repeatable(loader: Loader, first: np.ndarray) -> None:
-    """Raises Mismatch unless the loader, set back to its first epoch, promises the same order again."""
+    """Raise Mismatch unless the loader, reset to its first epoch, promises the same order."""
     loader.load_state_dict({**loader.state_dict(), "epoch": 0, "next_batch": 0})
     if not np.array_equal(loader.order(), first):
         raise Mismatch(
-            "found another order for epoch 1 after setting it back, expected a function of seed and epoch."
+            "found another order for epoch 1 after a reset, expected a function of seed and epoch."
         )

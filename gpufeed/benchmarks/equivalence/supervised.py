@@ -1,6 +1,6 @@
-"""The gate in a process of its own, so that a loader which hangs or dies is a verdict too.
+"""Runs the gate in its own process, so that a loader that hangs or dies gets a verdict too.
 
-Nothing here needs torch: the child is forked before anything is set up, and loads it alone.
+Nothing here needs torch: the child is forked first, and imports torch itself.
 """
 
 import logging
@@ -17,8 +17,8 @@ from gpufeed.core.equivalence_verdict import Verdict
 from gpufeed.core.errors import GpufeedError
 from gpufeed.system.processes import exit_words, forked_child
 
-# Without a batch for so long a loader hangs. Twice what the DataLoader's own watch allows its workers
-# (loaders/samples.py), which therefore speaks first; no limit on a whole epoch, which may take hours.
+# A loader without a batch for this long hangs. It is twice the DataLoader's own limit (loaders/samples.py),
+# which therefore reports first. A whole epoch has no limit, since it may take hours.
 SILENT_S = 600
 
 log = logging.getLogger("gpufeed")
@@ -31,12 +31,12 @@ def watched(
     silent_s: float = SILENT_S,
     begun: Callable[[], None] = lambda: None,
 ) -> Verdict:
-    """The verdict on `task`, whatever its loader does.
+    """Return the verdict on `task`, whatever its loader does.
 
-    A loader that gives no batch for `silent_s` seconds, or whose process dies, has failed. Raises
-    GpufeedError if manifest or reference cannot be used, for which no loader is to blame.
+    A loader that yields no batch for `silent_s` seconds, or whose process dies, has failed. Raises
+    GpufeedError if manifest or reference cannot be used, which is not the loader's fault.
 
-    begun: called once the child runs, for what starts threads: none may be there when it is forked.
+    begun: called once the child runs, to start threads, of which none may exist at the fork.
     """
     started_at = now()
     heard = Heard()
@@ -55,7 +55,7 @@ def watched(
 
 
 def run(task: Task, sender: Connection) -> None:
-    """The child: judges and tells the parent."""
+    """Judge in the child process, and send the results to the parent."""
 
     def tell(what: str, value: Any) -> None:
         sender.send((what, value))
@@ -73,14 +73,14 @@ def run(task: Task, sender: Connection) -> None:
 
 
 class Heard:
-    """What the child has said."""
+    """What the child has reported."""
 
     def __init__(self):
         self.known: dict[str, Any] = {}
         self.doing = "starting"
 
     def listen(self, receiver: Connection, child: multiprocessing.Process, silent_s: float) -> None:
-        """Until the child has judged, hangs or dies; raises the error that it ran into."""
+        """Listen until the child has judged, hangs or dies; raise the error that it ran into."""
         while True:
             ready = wait([receiver, child.sentinel], silent_s)
             if not ready:
@@ -106,12 +106,12 @@ class Heard:
             self.known |= value
 
     def give_up(self, reason: str) -> None:
-        """Fails the loader for what it did not do."""
+        """Fail the loader for this reason."""
         log.error("given up: %s", reason)
         self.known |= {"status": "failed", "sentence": f"{reason}."}
 
     def facts(self) -> dict[str, Any]:
-        """The fields of the verdict that the child found out; the environment, whatever happened to it."""
+        """Return the fields of the verdict from the child, always with an environment."""
         if "environment" not in self.known:
             import torch
 
@@ -122,10 +122,10 @@ class Heard:
 
 
 def for_job(job: Any, task_of: Callable[[Any], Task] = task_of) -> None:
-    """Do the work of rule gate, or of gate_tuned with its own task_of; job: a gpufeed.job.Job.
+    """Run rule gate, or gate_tuned with its own task_of. job: a gpufeed.job.Job.
 
-    No thread may run when the gate forks: what ends this process with Snakemake is asked while it waits for a
-    GPU, and watched from then on.
+    No thread may run when the gate forks. So the parent watchdog is polled while waiting for a GPU, and
+    becomes a thread afterwards.
     """
     task = task_of(job)
     job.take_gpus(1, job.params.device)

@@ -1,9 +1,9 @@
-"""Whether a library that draws its own random windows draws them as our rule does: two samples, compared.
+"""Checks that a library draws its random windows from our distribution, by comparing two samples.
 
-The library's windows are read off crops of images whose colours are their coordinates; those of our rule are
-of the same images. Five measures of a window are compared, each by the Kolmogorov-Smirnov test of two
-samples, which takes any distribution. What is read is rounded to whole pixels, as both rules have them, so
-that an error below half a pixel leaves no trace.
+The library crops images whose colours are their coordinates, which tells its windows. Our rule draws windows
+of the same images. Five measures of a window are compared, each by the two-sample Kolmogorov-Smirnov test,
+which holds for any distribution. Values are rounded to whole pixels, as in both rules, so that errors below
+half a pixel do not matter.
 """
 
 from collections.abc import Callable
@@ -23,15 +23,15 @@ from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.loaders.base import LoadRequest, make_loader
 
 COUNT = 10_000  # windows of the library
-OURS = 10  # times as many of our rule, always the same: their own chance then hardly counts
+OURS = 10  # times as many windows of our rule, always the same: they add little noise
 SIZES = ((160, 320), (320, 160), (200, 300), (240, 240), (320, 240), (300, 320))  # (height, width)
-SHARES = (0.5, 0.5, 0.5)  # mean and deviation of colours, which nobody asks for here
-TIMES = 64  # each image is in the dataset so often, so that an epoch is a few batches
-TERMS = 100  # of the series for p; the rest is below 1e-99 where p is below 0.999
+SHARES = (0.5, 0.5, 0.5)  # mean and deviation of colours, unused here
+TIMES = 64  # copies of each image, so that an epoch has a few batches
+TERMS = 100  # of the series for p; the rest is below 1e-99 for p below 0.999
 
 
 def check_windows(name: str, request: LoadRequest, tell: Callable[[str, Any], None]) -> dict[str, Any]:
-    """Return `windows` of a verdict on the registered loader `name` with a request of its training split."""
+    """Return `windows` of a verdict on the registered loader `name`, for a request of its training split."""
     with TemporaryDirectory(prefix="gpufeed-windows-") as folder:
         tell("alive", "making images to read windows off")
         made = coordinate_images(Path(folder))
@@ -71,7 +71,7 @@ def coordinate_images(folder: Path) -> Manifest:
 def read_off(crops: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return top, left, height, width, flip and the image's height and width, (n, 7), in whole pixels.
 
-    crops: uint8 (n, size, size, 3). sizes: (n, 2), of the images that they are of.
+    crops: uint8 (n, size, size, 3). sizes: (n, 2), of their images.
     """
     found = read_windows(crops)
     heights, widths = sizes.T
@@ -81,7 +81,7 @@ def read_off(crops: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def drawn(recipe: RandomResizedCrop, sizes: np.ndarray) -> np.ndarray:
-    """Return windows of images of these sizes, (n, 2), by our rule, as read_off does."""
+    """Return windows of images of these sizes (n, 2) by our rule, in the form of read_off."""
     heights, widths = torch.from_numpy(sizes.astype(np.int64)).T
     found = recipe.windows(torch.arange(len(sizes)), 0, heights, widths)
     parts = found.top, found.left, found.height, found.width, found.flip, heights, widths
@@ -89,7 +89,7 @@ def drawn(recipe: RandomResizedCrop, sizes: np.ndarray) -> np.ndarray:
 
 
 def measures(windows: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what is compared of windows as read_off gives them."""
+    """Return the compared measures of windows in the form of read_off."""
     top, left, height, width, flip, heights, widths = windows.T
     x, y = widths - width, heights - height
     return {
@@ -102,9 +102,9 @@ def measures(windows: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def agreement(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
-    """Return the Kolmogorov-Smirnov statistic of two samples and its asymptotic p.
+    """Return the two-sample Kolmogorov-Smirnov statistic and its asymptotic p.
 
-    Values that occur often, as in `flip`, make p too large: fewer rules are then called different.
+    Repeated values, as in `flip`, make p too large, so that fewer differences are found.
     """
     a, b, both = np.sort(a), np.sort(b), np.concatenate([a, b])
     shares = [np.searchsorted(one, both, side="right") / len(one) for one in (a, b)]

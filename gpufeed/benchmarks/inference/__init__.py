@@ -1,1 +1,1 @@
-"""Kept models in use: exported, quantised, and measured as they run by each backend."""
+"""Kept models in use: exported, quantised, and measured with each backend."""

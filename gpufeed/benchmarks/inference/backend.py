@@ -1,10 +1,10 @@
-"""What a backend is: a function that prepares a saved model to run on batches of one size.
+"""The contract of a backend: a function that prepares a saved model to run on batches of one size.
 
-`prepare(setting) -> Ready`. All that is done once belongs into it: building, casting, quantising, compiling,
-capturing. It raises Skip for what this node or this model lacks. Preparing and running are called under
-torch.no_grad, not inference_mode, whose tensors torch.compile does not take as weights.
+`prepare(setting) -> Ready`. It does all one-time work: building, casting, quantising, compiling, capturing.
+It raises Skip for what this node or this model lacks. Preparing and running are called under torch.no_grad,
+not inference_mode, whose tensors torch.compile does not accept as weights.
 
-Another precision means weights and values in that type, without autocast and its casts.
+Another precision means weights and values of that type, without autocast.
 """
 
 from collections.abc import Callable
@@ -17,17 +17,17 @@ from gpufeed.benchmarks.inference.exported_files import Files
 from gpufeed.benchmarks.saved_models.model_file import SavedModel
 from gpufeed.system.devices import resolve_precision
 
-# float32 (N, 3, H, W), normalised, contiguous, on the device, to float32 logits (N, classes) on the device.
-# N is that of the example; the logits may be overwritten by the next call.
+# float32 (N, 3, H, W), normalised, contiguous, on the device -> float32 logits (N, classes) on the device.
+# N is that of the example; the next call may overwrite the logits.
 Run = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """images: an example of the batches that will come, as `Run` takes them.
+    """What a backend gets. images: an example of the batches to come, in the form of `Run`.
 
-    precision: of gpufeed.core.registry.BACKENDS. fallback: the precision of what a quantised model has not
-    quantised, fp32 or bf16. channels_last: the memory layout of weights that the model was trained in.
+    precision: of gpufeed.core.registry.BACKENDS. fallback: the precision of the layers that a quantised model
+    does not quantise, fp32 or bf16. channels_last: the memory layout of the weights in training.
     """
 
     saved: SavedModel
@@ -42,16 +42,16 @@ class Setting:
         return self.images.device
 
     def model(self) -> nn.Module:
-        """A model of one's own, float32 on the device."""
+        """Return a new float32 model on the device."""
         model = self.saved.build(self.device)
         return model.to(memory_format=torch.channels_last) if self.channels_last else model
 
 
 @dataclass(frozen=True)
 class Ready:
-    """bytes: of the weights, or of the file, that it runs. note: what a reader of its numbers must know.
+    """A prepared backend. bytes: of its weights or of its file. note: what readers of its numbers must know.
 
-    layers: how many layers are quantised, of how many; None for those that quantise nothing.
+    layers: how many layers are quantised, and of how many; None without quantisation.
     """
 
     run: Run
@@ -64,9 +64,9 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def forward_of(setting: Setting, precision: str | None = None) -> tuple[nn.Module, Callable]:
-    """The setting's model in its precision (or this one), and a function as `Run` that calls it.
+    """Return the setting's model in its precision (or this one), and a `Run` that calls it.
 
-    Raises Skip where the device lacks the precision.
+    Raises Skip if the device lacks the precision.
     """
     precision = resolve_precision(precision or setting.precision, setting.device)
     model, dtype = in_type(setting.model(), DTYPES[precision], setting.images), DTYPES[precision]
@@ -74,17 +74,16 @@ def forward_of(setting: Setting, precision: str | None = None) -> tuple[nn.Modul
     def forward(images: torch.Tensor) -> torch.Tensor:
         return model(images.to(dtype)).float()
 
-    # torch.compile keeps what it has compiled by code object, a few versions of each: this gets its own
+    # torch.compile caches a few versions per code object: a copy gets its own cache
     forward.__code__ = forward.__code__.replace()
     return model, forward
 
 
 def in_type(model: nn.Module, dtype: torch.dtype, images: torch.Tensor) -> nn.Module:
-    """The model with all its weights in this type.
+    """Return the model with all weights of this type.
 
-    A model that computes a part in float32 on purpose hands it to a layer whose weights are of the new type:
-    that layer gets its input cast, and no other one does, since a hook costs the host time. images: an
-    example.
+    A model may compute a part in float32 on purpose, and pass it to a layer whose weights have the new type.
+    Only such layers get a hook that casts their input, since a hook costs host time. images: an example.
     """
     if dtype == torch.float32:
         return model
@@ -110,12 +109,12 @@ def in_type(model: nn.Module, dtype: torch.dtype, images: torch.Tensor) -> nn.Mo
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters and buffers, those of a quantised tensor's parts for such a one."""
+    """Return the bytes of all parameters and buffers; quantised tensors count by their parts."""
     return sum(tensor_bytes(tensor) for tensor in (*model.parameters(), *model.buffers()))
 
 
 def tensor_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of one tensor; of a tensor made of others, theirs."""
+    """Return the bytes of one tensor, or those of the tensors that it consists of."""
     if hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         return sum(tensor_bytes(getattr(tensor, name)) for name in names)

@@ -1,4 +1,4 @@
-"""Normalised images of a cell's dataset as the cell's own loader brings them."""
+"""Normalised images of a cell's dataset, from the cell's own loader."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +15,17 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def requested(cell: Cell, samples: Manifest, stores: Stores, device: torch.device, batch: int) -> LoadRequest:
-    """What the cell's loader gets to know for batches of this size of the training split."""
+    """Return the request for batches of this size of the training split."""
     normalise = make_augment("none", cell, samples, cell.seed)
     return load_request(replace(cell, batch_size=batch), samples, stores, device, cell.seed, normalise)
 
 
 @contextmanager
 def opened(cell: Cell, request: LoadRequest) -> Iterator[Iterator[Pair]]:
-    """Batches of one epoch: images float32 (N, 3, H, W), contiguous, and labels int64 (N,), on the device."""
+    """Yield the batches of one epoch.
+
+    Images are float32 (N, 3, H, W), contiguous, and labels int64 (N,), both on the device.
+    """
     normalise = make_augment("none", cell, request.manifest, request.seed)
     with make_loader(cell.loader, request) as loader:
         yield (
@@ -32,12 +35,12 @@ def opened(cell: Cell, request: LoadRequest) -> Iterator[Iterator[Pair]]:
 
 
 def for_evaluation(request: LoadRequest) -> LoadRequest:
-    """The same for the evaluation split, in the order of the manifest."""
+    """Return the request for the evaluation split, in the order of the manifest."""
     return replace(request, split=request.manifest.info.evaluation_split, shuffle=False)
 
 
 def first(cell: Cell, request: LoadRequest, n: int) -> torch.Tensor:
-    """float32 (n, 3, H, W): the first n images of the split, from the beginning again if it has fewer."""
+    """Return the first n images, float32 (n, 3, H, W), repeated from the start if there are fewer."""
     found: list[torch.Tensor] = []
     with opened(cell, request) as batches:
         for images, _ in batches:

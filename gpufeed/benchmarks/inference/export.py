@@ -1,9 +1,9 @@
-"""A kept model as files that run without gpufeed: a program of torch.export, and ONNX made from it.
+"""Exports a kept model to files that run without gpufeed: a program of torch.export, and ONNX.
 
-TensorRT computes in the types of its file, so each ONNX file also gets a version in half precision.
+Each ONNX file also gets a version in half precision, since TensorRT computes in the types of its file.
 
-Models are exported in the form that runs on any device (models.make.portable): activations that are
-kernels of ours become torch's own in the same form of GELU, which is the same function of the same weights.
+Models are exported in a form that runs on any device (models.make.portable). Activations that are our own
+kernels become torch's in the same form of GELU, so weights and results stay the same.
 """
 
 import logging
@@ -38,12 +38,12 @@ from gpufeed.training.cell_training import guarded
 from gpufeed.training.runtime_context import Place
 
 OPSET = 20  # has GELU and layer norm as single operators; TensorRT 10 and ONNX Runtime 1.17 read it
-EXAMPLES = 2  # images that a model is traced with: 1 would be taken for a constant
-CHECKED = 5  # images that a file is compared on, another number than it was traced with
-TOLERANCE = 1e-3  # of the largest logit: the same float32 products, summed in another order
-# The same for a float16 file against its source: a value rounded the other way is a whole step of INT8.
+EXAMPLES = 2  # images that a model is traced with: 1 would become a constant
+CHECKED = 5  # images for comparing a file, not the number that it was traced with
+TOLERANCE = 1e-3  # share of the largest logit: the same float32 products in another order
+# The same for a float16 file: a value that rounds the other way is off by a whole step of INT8.
 HALF_TOLERANCES = {"onnx": 0.02, "onnx_int8": 0.1}
-MOST_IMAGES = 65536  # a call
+MOST_IMAGES = 65536  # per call
 SEED = 1
 
 
@@ -52,8 +52,8 @@ def export_model(
 ) -> dict[str, Any]:
     """Write the files of the cell's model.pt, except those in INT8, into a folder, and return their list.
 
-    A file that cannot be made is a row with a sentence, and the others are made all the same. Runs on the
-    CPU: what it writes does not depend on the node. planned_on, asked: as in cell_document.
+    A file that cannot be made is a row with a sentence, and the others are still made. This runs on the CPU,
+    since the files do not depend on the node. planned_on, asked: as in cell_document.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def export_model(
 
 
 def write_program(saved: SavedModel, path: Path) -> dict[str, Any]:
-    """Exports, saves, and compares what was saved with the model; returns fields of the file's row."""
+    """Export, save, and compare the saved file with the model; return fields of the file's row."""
     model = saved.build(torch.device("cpu"))
     program, dynamic = trace(model, saved.size)
     torch.export.save(program, path, extra_files={f"{METADATA}.json": metadata_text(saved)})
@@ -80,7 +80,7 @@ def write_program(saved: SavedModel, path: Path) -> dict[str, Any]:
 
 
 def write_onnx(saved: SavedModel, path: Path) -> dict[str, Any]:
-    """Exports, saves, checks with onnx and compares with the model under ONNX Runtime, as above.
+    """Export, save, check with onnx, and compare with the model by ONNX Runtime; return fields of the row.
 
     Raises Skip without the packages of the extra `inference`.
     """
@@ -133,7 +133,7 @@ def write_half(source: Path, path: Path, tolerance: float) -> dict[str, Any]:
     """
     onnx, onnxruntime = packages("onnx", "onnxruntime")
     model = onnx.load(source)
-    with quiet():  # no warning of values too large for float16: the comparison finds what matters
+    with quiet():  # warnings of values too large for float16: the comparison finds those that matter
         halve(model.graph)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)
@@ -181,7 +181,7 @@ def is_dynamic(model: Any) -> bool:
 
 
 def name_batch(made: Any) -> None:
-    """Calls the number of images `batch` in an ONNX model, in place of the exporter's s and a number."""
+    """Rename the batch dimension of an ONNX model to `batch`."""
     symbol = made.graph.input[0].type.tensor_type.shape.dim[0].dim_param
     if not symbol:
         return
@@ -192,10 +192,10 @@ def name_batch(made: Any) -> None:
 
 
 def trace(model: nn.Module, size: tuple[int, int]) -> tuple[ExportedProgram, bool]:
-    """The program of a model on the CPU in evaluation mode, and whether it takes any number of images.
+    """Return the exported program of a CPU model in evaluation mode, and whether it takes any batch size.
 
-    len() of a tensor becomes a constant unless Python is traced too (strict), which other code forbids:
-    each is tried, and then a fixed number of images.
+    len() of a tensor becomes a constant unless Python is traced too (strict), which other code forbids. So
+    both are tried, and then a fixed batch size.
     """
     images = noise(size, EXAMPLES)
     dynamic = ({0: Dim("batch", min=1, max=MOST_IMAGES)},)
@@ -210,16 +210,16 @@ def trace(model: nn.Module, size: tuple[int, int]) -> tuple[ExportedProgram, boo
 
 
 def noise(size: tuple[int, int], n: int) -> torch.Tensor:
-    """float32 (n, 3, H, W), the same each time."""
+    """Return random images, float32 (n, 3, H, W), the same each time."""
     return torch.randn((n, 3, *size), generator=torch.Generator().manual_seed(SEED))
 
 
 def compared(found: torch.Tensor, wanted: torch.Tensor, path: Path, tolerance: float = TOLERANCE) -> float:
-    """The largest difference of logits (n, classes); raises GpufeedError where it is not rounding alone."""
+    """Return the largest difference of logits (n, classes); raise GpufeedError if it is not just rounding."""
     difference, largest = (found - wanted).abs().max().item(), wanted.abs().max().item()
     if not difference <= tolerance * max(1.0, largest):  # true of NaN too
         raise GpufeedError(
-            f"logits of {path.name} up to {difference:.2g} away from the model's",
+            f"logits of {path.name} that differ by up to {difference:.2g} from the model's",
             f"at most {tolerance * max(1.0, largest):.2g}",
             "do not use this file, and report it",
         )
@@ -227,7 +227,7 @@ def compared(found: torch.Tensor, wanted: torch.Tensor, path: Path, tolerance: f
 
 
 def packages(*names: str) -> list[Any]:
-    """Modules of the extra `inference`; raises Skip for the first one that is not installed."""
+    """Return modules of the extra `inference`; raise Skip for the first one that is not installed."""
     from importlib import import_module
 
     try:
@@ -240,7 +240,7 @@ def packages(*names: str) -> list[Any]:
 
 @contextmanager
 def quiet():
-    """Keeps out of the log what exporters say of operators that no model here has."""
+    """Silence warnings and exporters' messages about operators that no model here has."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     with warnings.catch_warnings():
@@ -253,7 +253,7 @@ def quiet():
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule export_model, a gpufeed.job.Job."""
+    """Run rule export_model. job: a gpufeed.job.Job."""
     found = export_model(job.cell, job.input.model, job.output.files, **job.asked)
     what = f"export of {job.wildcards.cell}"
     job.keep(found, job.output.exported, EXPORTED.write, what, troubles(found))

@@ -1,7 +1,7 @@
-"""The files that a kept model is exported to, and what is written down of them (exported.schema.yaml).
+"""The files that a kept model is exported to, and their list (exported.schema.yaml).
 
-Each takes float32 (N, 3, H, W) on any device, normalised with the mean and std of its metadata, any N, and
-gives float32 logits (N, classes).
+Each takes float32 (N, 3, H, W) on any device, normalised with mean and std of its metadata, for any N. It
+returns float32 logits (N, classes).
 """
 
 import json
@@ -31,7 +31,7 @@ METADATA = "gpufeed"  # name of the JSON in a file's metadata
 
 
 def metadata(saved: SavedModel) -> dict[str, Any]:
-    """What a file says of itself: enough to use it without the config."""
+    """Return the metadata of a file, with which it can be used without the config."""
     about = saved.about
     size = about["input"]
     return {
@@ -50,7 +50,7 @@ def metadata(saved: SavedModel) -> dict[str, Any]:
 
 
 def metadata_text(saved: SavedModel) -> str:
-    """The metadata as it stands in a file."""
+    """Return the metadata as it is stored in a file."""
     return json.dumps(metadata(saved), sort_keys=True)
 
 
@@ -62,17 +62,17 @@ class Files:
     lacking: Mapping[str, str]
 
     def path(self, format: str) -> Path:
-        """The file in this format; raises Skip with the reason if there is none."""
+        """Return the file in this format; raise Skip with the reason if there is none."""
         if format in self.paths:
             return self.paths[format]
-        reason = self.lacking.get(format, "nobody exported it")
+        reason = self.lacking.get(format, "it was not exported")
         raise Skip(f"There is no {NAMES[format]}: {reason}")
 
 
 def find(documents: Mapping[str | Path, str | Path]) -> Files:
-    """The files that these lists name. documents: list -> the folder that it is about.
+    """Return the files in these lists. documents: list -> the folder of its files.
 
-    A file that the list calls done and that is gone counts as lacking.
+    A file that the list calls done but that is gone counts as lacking.
     """
     paths, lacking = {}, {}
     for document, folder in documents.items():
@@ -82,7 +82,9 @@ def find(documents: Mapping[str | Path, str | Path]) -> Files:
             if row["status"] != "done":
                 lacking[row["format"]] = row["sentence"]
             elif not path.exists():
-                lacking[row["format"]] = f"{path} is gone; snakemake --forcerun export_model makes it again."
+                lacking[row["format"]] = (
+                    f"{path} is missing; snakemake --forcerun export_model makes it again."
+                )
             else:
                 paths[row["format"]] = path
         if found["sentence"]:
@@ -96,7 +98,7 @@ def row(
     work: Callable[[Path], dict[str, Any]],
     outcome: Callable[[Callable[[], Any]], tuple[str, str | None, Any]],
 ) -> dict[str, Any]:
-    """Makes one file and gives its row. work: writes the path it gets and says what it found.
+    """Make one file and return its row. work: writes the path that it gets, and returns its findings.
 
     outcome: gpufeed.training.cell_training.guarded for this cell. A file that failed is removed.
     """
@@ -115,7 +117,7 @@ def row(
 
 
 def troubles(found: Mapping[str, Any]) -> list[str]:
-    """What stopped a list or a measurement as a whole, or else its rows that failed, a line each."""
+    """Return what stopped a list or a measurement as a whole, or else one line for each failed row."""
     if found["sentence"]:
         return [f"{found['status']}: {found['sentence']}"]
     failed = (row for row in found["rows"] if row["status"] == "failed")

@@ -1,7 +1,7 @@
-"""A kept model by each backend, in one process: accuracy, latency of one image, throughput of batches.
+"""Measures a kept model with each backend in one process: accuracy, latency of one image, throughput.
 
-Backends take turns round by round, so that what changes on the machine meanwhile meets them all alike.
-Images lie on the device before the clock starts: this is about the model, not its input.
+Backends alternate from round to round, so that changes of the machine affect all of them equally. Images are
+on the device before the clock starts: this measures the model, not its input.
 """
 
 import logging
@@ -42,10 +42,10 @@ def measure_inference(
     planned_on: str,
     **asked: Any,
 ) -> dict[str, Any]:
-    """The measurement (gpufeed/core/schemas/inference.schema.yaml) of a cell's model.pt.
+    """Return the measurement (gpufeed/core/schemas/inference.schema.yaml) of a cell's model.pt.
 
     files: those exported from it. settings: of gpufeed.core.plan_inference. planned_on, asked: as in
-    cell_document. What stops one backend becomes status and sentence of its row, and the others go on.
+    cell_document. What stops one backend becomes status and sentence of its row, and the others continue.
     """
 
     def work(cell: Cell, place: Place) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def measured(
     settings: Mapping[str, Any],
     place: Place,
 ) -> dict[str, Any]:
-    """What a finished measurement adds to its document; raises Skip or what stops it as a whole."""
+    """Return the fields of a finished measurement; raise Skip or the error that stops all of it."""
     saved, samples = load(model), Manifest.read(manifest)
     check_classes(saved, samples)
     place.device = resolve_device(cell.device)
@@ -98,12 +98,12 @@ def measured(
 
 
 def setting_of(row: Row, saved: SavedModel, files: Files, images: torch.Tensor, cell: Cell) -> Setting:
-    """What the row's backend may know."""
+    """Return the setting for the row's backend."""
     return Setting(saved, files, images, row.precision, fallback(images.device), cell.channels_last)
 
 
 def fallback(device: torch.device) -> str:
-    """The type of what a quantised model has not quantised: bf16 on GPUs that have it, fp32 elsewhere."""
+    """Return the type of layers that are not quantised: bf16 on GPUs that support it, fp32 elsewhere."""
     if device.type != "cuda":
         return "fp32"
     try:
@@ -113,9 +113,9 @@ def fallback(device: torch.device) -> str:
 
 
 def answer(cell: Cell, request: LoadRequest, rows: Sequence[Row], batch: int) -> torch.Tensor:
-    """Asks every row that is ready about every image of the request's split; returns the labels, int64 (n,).
+    """Run every ready row on all images of the request's split; return the labels, int64 (n,).
 
-    The last batch is filled up with its first images, whose second answers are not counted.
+    The last batch is padded with copies of its first image, whose predictions do not count.
     """
     labels: list[torch.Tensor] = []
     with opened(cell, request) as batches:
@@ -141,9 +141,9 @@ def answer(cell: Cell, request: LoadRequest, rows: Sequence[Row], batch: int) ->
 
 
 def time_rounds(rows: Sequence[Row], images: torch.Tensor, settings: Mapping[str, Any], single: bool) -> None:
-    """Times the rows that are ready, in turns; every other round goes through them backwards.
+    """Time the rows that are ready, alternating, with every other round in reverse order.
 
-    single: one call after another is waited for, else many are queued.
+    single: wait for each call, instead of queueing many.
     """
     rounds, batch = settings["rounds"], len(images)
     for number in range(rounds):
@@ -168,7 +168,7 @@ def time_rounds(rows: Sequence[Row], images: torch.Tensor, settings: Mapping[str
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule measure_inference, a gpufeed.job.Job."""
+    """Run rule measure_inference. job: a gpufeed.job.Job."""
     job.take_gpus(1, job.cell["device"])
     given, what = job.input, f"inference of {job.wildcards.cell}"
     files = find({given.exported: given.exported_files, given.quantised: given.quantised_files})

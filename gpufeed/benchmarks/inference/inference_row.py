@@ -1,4 +1,4 @@
-"""One row of the inference benchmark: a prepared backend, the times of its calls, and its images a second."""
+"""One row of the inference benchmark: a prepared backend, the times of its calls, and its throughput."""
 
 import gc
 import logging
@@ -18,14 +18,15 @@ from gpufeed.system.timing import Mark, synchronise
 
 WARMUP = 3  # calls before the timed ones, in each round
 MOST_SECONDS = 2.0  # of the timed single calls of a round, by each clock
-LONG_S = 1.0  # a call that takes longer needs no warming up
+LONG_S = 1.0  # a longer call needs no warm-up
 
 
 def latencies(run: Run, images: torch.Tensor, calls: int) -> tuple[list[float], list[float] | None]:
-    """Milliseconds of single calls, fewer of slow ones: on the host's clock until the device is done, and on
-    the device's from the first of its work to the last (None without CUDA).
+    """Return milliseconds of single calls, by the host's clock and by the device's (None without CUDA).
 
-    Each clock has calls of its own, since to mark a time on the device takes the host some microseconds.
+    The host's clock stops when the device is done. The device's runs from the first of its work to the last.
+    Each clock has its own calls, since recording an event takes the host some microseconds. Slow models get
+    fewer calls.
     """
     device = images.device
     warm_up(run, images)
@@ -47,7 +48,7 @@ def latencies(run: Run, images: torch.Tensor, calls: int) -> tuple[list[float], 
 
 
 def repeated_calls(once: Callable[[], float], calls: int) -> list[float]:
-    """What so many calls gave, or fewer in MOST_SECONDS, but at least one."""
+    """Return the results of up to `calls` calls in MOST_SECONDS, but of at least one."""
     found, deadline = [], time.perf_counter() + MOST_SECONDS
     while len(found) < calls and (not found or time.perf_counter() < deadline):
         found.append(once())
@@ -55,9 +56,9 @@ def repeated_calls(once: Callable[[], float], calls: int) -> list[float]:
 
 
 def images_per_s(run: Run, images: torch.Tensor, seconds: float) -> float:
-    """Images a second over about so many seconds of calls that are queued one after another.
+    """Return images/s over about this many seconds of queued calls.
 
-    Of a call that takes a second the one that would have warmed it up is enough.
+    For a call longer than LONG_S, the warm-up call is the measurement.
     """
     each_s = warm_up(run, images)
     if each_s > LONG_S:
@@ -71,7 +72,7 @@ def images_per_s(run: Run, images: torch.Tensor, seconds: float) -> float:
 
 
 def warm_up(run: Run, images: torch.Tensor) -> float:
-    """Seconds that the last of a few calls took; one that takes longer than LONG_S is made once."""
+    """Return the seconds of the last of a few calls; a call longer than LONG_S is made once."""
     each_s = 0.0
     for _ in range(WARMUP):
         synchronise(images.device)
@@ -85,7 +86,7 @@ def warm_up(run: Run, images: torch.Tensor) -> float:
 
 
 def latency(host: list[float], device: list[float] | None, batch: int) -> dict:
-    """The `latency` of a row, in milliseconds."""
+    """Return the `latency` of a row, in milliseconds."""
     return {
         "batch": batch,
         "n": len(host),
@@ -95,7 +96,7 @@ def latency(host: list[float], device: list[float] | None, batch: int) -> dict:
 
 
 def quantiles(values: list[float]) -> dict[str, float]:
-    """Median and the ends that a tenth and a hundredth of the calls go beyond."""
+    """Return the median and the 90th and 99th percentiles."""
     median, p90, p99 = (float(value) for value in np.percentile(values, (50, 90, 99)))
     return {"median": median, "p90": p90, "p99": p99}
 
@@ -108,7 +109,7 @@ MIB = 2**20
 class Row:
     """What is known so far. ready: the backend prepared for the present batch; None if it has stopped.
 
-    Once a row is skipped or failed, nothing more of it is tried; what was measured before stays.
+    A row that is skipped or failed is not tried again; its earlier measurements stay.
     """
 
     backend: str
@@ -131,7 +132,7 @@ class Row:
         return f"{self.backend} {self.precision}"
 
     def prepare(self, setting: Setting) -> None:
-        """Sets the backend up for the setting's batch and runs it once, unless the row has stopped."""
+        """Prepare the backend for the setting's batch and run it once, unless the row has stopped."""
         if self.status != "done":
             return
         device, batch = setting.device, len(setting.images)
@@ -153,7 +154,7 @@ class Row:
         log.info("%s, batch %d: set up in %.1f s", self.name, batch, self.setup_s[batch])
 
     def stop(self, error: Exception, batch: int) -> None:
-        """Writes down why nothing more comes of the row."""
+        """Record why the row has stopped."""
         self.release()
         if isinstance(error, Skip):
             self.status, self.sentence = "skipped", str(error)
@@ -166,22 +167,22 @@ class Row:
             self.status, self.sentence = "failed", f"At batch {batch}: {what}"
 
     def release(self) -> None:
-        """Frees what was prepared."""
+        """Free what was prepared."""
         self.ready = None
 
 
 def allocated(device: torch.device) -> int:
-    """Bytes that torch has allocated on the GPU, from where on its peak is counted; 0 elsewhere."""
+    """Return the bytes that torch has allocated on the GPU, and reset its peak; 0 elsewhere."""
     if device.type != "cuda":
         return 0
-    gc.collect()  # models of the batch before may stand in circles
+    gc.collect()  # models of the batch before may be in reference cycles
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     return torch.cuda.memory_allocated(device)
 
 
 def check(logits: torch.Tensor, setting: Setting) -> None:
-    """Raises GpufeedError unless there is a finite float32 value for each image and class on the device."""
+    """Raise GpufeedError unless logits are finite, float32, on the device and of the right shape."""
     shape = (len(setting.images), len(setting.saved.classes))
     if tuple(logits.shape) != shape or logits.dtype != torch.float32 or logits.device != setting.device:
         raise GpufeedError(
@@ -194,8 +195,9 @@ def check(logits: torch.Tensor, setting: Setting) -> None:
 
 
 def row_fields(row: Row, labels: torch.Tensor, others: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The row of the document. labels: int64, of the evaluation split. others: of the eager rows fp32 and
-    bf16, as far as they are done, what they predict.
+    """Return the row of the document. labels: int64, of the evaluation split.
+
+    others: the predictions of the eager rows fp32 and bf16, if they are done.
     """
     predicted = torch.cat(row.predicted) if row.predicted else None
     n, right = len(labels), None

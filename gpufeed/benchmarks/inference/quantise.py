@@ -1,9 +1,9 @@
-"""Static INT8: the ONNX file with explicit quantisation (Q/DQ nodes), calibrated on training images.
+"""Static INT8: an ONNX file with explicit quantisation (Q/DQ nodes), calibrated on training images.
 
-As TensorRT wants it, which ONNX Runtime takes too: signed, zero points of 0, activations by tensor, weights
-by output channel and stored as int8, biases left in float32. Quantised are convolutions and products
-with weights; a product of two activations, as in attention, stays in float32.
-Source: TensorRT, Working with Quantized Types; ONNX Runtime, Quantize ONNX Models.
+The form is TensorRT's, which ONNX Runtime accepts too. Values are signed with zero points of 0, activations
+have one scale per tensor, weights one per output channel. Weights are stored as int8, and biases stay in
+float32. Convolutions and products with weights are quantised. A product of two activations, as in attention,
+stays in float32. Source: TensorRT, Working with Quantized Types; ONNX Runtime, Quantize ONNX Models.
 """
 
 import tempfile
@@ -26,12 +26,12 @@ from gpufeed.training.cell_training import guarded
 from gpufeed.training.runtime_context import Place, Stores
 
 OPERATORS = ("Conv", "Gemm", "MatMul")
-BATCH = 32  # calibration images a call: histograms of all activations of so many are in memory at once
+BATCH = 32  # calibration images per call, whose activations are all in memory at once
 OPTIONS = {
     "ActivationSymmetric": True,
     "WeightSymmetric": True,
     "QuantizeBias": False,
-    "CalibStridedMinMax": 1,  # a call after another, whatever the method
+    "CalibStridedMinMax": 1,  # one call at a time, with any method
 }
 
 
@@ -73,7 +73,7 @@ def quantise_model(
 def calibration_images(
     cell: Cell, samples: Manifest, stores: Stores, device: torch.device, calibration: Mapping[str, Any]
 ) -> np.ndarray:
-    """float32 (images, 3, H, W), normalised: training images drawn by the seed, by the cell's own loader."""
+    """Return training images drawn by the seed, float32 (images, 3, H, W), through the cell's loader."""
     request = requested(cell, samples, stores, device, min(BATCH, calibration["images"]))
     request = replace(request, seed=calibration["seed"])
     n = min(calibration["images"], len(samples.ids("train")))
@@ -81,7 +81,7 @@ def calibration_images(
 
 
 def quantise(source: Path, images: np.ndarray, method: str, path: Path) -> dict[str, Any]:
-    """Writes the quantised file; returns fields of its row. images: float32 (n, 3, H, W)."""
+    """Write the quantised file; return fields of its row. images: float32 (n, 3, H, W)."""
     import onnx
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -89,7 +89,7 @@ def quantise(source: Path, images: np.ndarray, method: str, path: Path) -> dict[
     methods = {name.lower(): value for name, value in CalibrationMethod.__members__.items()}
     with tempfile.TemporaryDirectory() as scratch, quiet():
         prepared = Path(scratch) / "prepared.onnx"
-        # folds transposed weights, which otherwise would not count as weights, and batch norms
+        # folds batch norms, and transposed weights, which would not count as weights
         quant_pre_process(source, prepared, skip_symbolic_shape=True)
         quantize_static(
             prepared,
@@ -108,7 +108,7 @@ def quantise(source: Path, images: np.ndarray, method: str, path: Path) -> dict[
     used = {node.domain for node in model.graph.node}
     kept = [opset for opset in model.opset_import if opset.domain in used]
     del model.opset_import[:]
-    model.opset_import.extend(kept)  # onnxruntime adds those of all its own operators, which none is
+    model.opset_import.extend(kept)  # without those of onnxruntime's own operators, which are unused
     del model.metadata_props[:]
     model.metadata_props.extend(original.metadata_props)
     onnx.checker.check_model(model, full_check=True)
@@ -118,16 +118,16 @@ def quantise(source: Path, images: np.ndarray, method: str, path: Path) -> dict[
 
 
 def without_weights(model: Any) -> list[str]:
-    """Names of the nodes that multiply two activations."""
+    """Return the names of the nodes that multiply two activations."""
     weights = {entry.name for entry in model.graph.initializer}
     nodes = [node for node in model.graph.node if node.op_type in OPERATORS]
     return [node.name for node in nodes if not weights & set(node.input)]
 
 
 def quantised(model: Any) -> dict[str, int]:
-    """How many of an ONNX model's convolutions and products take quantised inputs, of how many.
+    """Return how many of a model's convolutions and products have quantised inputs, and of how many.
 
-    Products of two activations count among all and never among the quantised.
+    Products of two activations count in the total, but are never quantised.
     """
     dequantised = {
         name for node in model.graph.node if node.op_type == "DequantizeLinear" for name in node.output
@@ -140,7 +140,7 @@ def quantised(model: Any) -> dict[str, int]:
 
 
 def reader(images: np.ndarray) -> Any:
-    """What onnxruntime asks for calibration images, a call of BATCH at a time."""
+    """Return onnxruntime's reader of calibration images, BATCH per call."""
     from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):
@@ -162,7 +162,7 @@ def reader(images: np.ndarray) -> Any:
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule quantise_model, a gpufeed.job.Job."""
+    """Run rule quantise_model. job: a gpufeed.job.Job."""
     job.take_gpus(1, job.cell["device"])
     given, what = job.input, f"INT8 file of {job.wildcards.cell}"
     exported, calibration = find({given.exported: given.exported_files}), job.params.calibration

@@ -1,1 +1,1 @@
-"""Kernels alone, those of the augments and of an MLP: time, bytes and share of the copy bandwidth of each."""
+"""Kernels of the augments and of an MLP, measured alone: time, bytes and share of the copy bandwidth."""

@@ -1,9 +1,9 @@
-"""The activation of a transformer's MLP: pieces of work on rows x columns, and everybody who can do them.
+"""The activation of a transformer's MLP: works on rows x columns, and their implementations.
 
-`columns` is the width inside the MLP; the block around it has a fourth of it. Everybody does the same
-function of the same inputs, in their dtype and without autocast: the forward pass alone, the backward
-pass alone (of a graph that is kept), or both. What autograd costs the host is not seen by the device's
-clock. A result that is not that of float64 gives an error and no time.
+`columns` is the width inside the MLP; the block around it has a fourth of it. All implementations compute the
+same function of the same inputs, in their dtype and without autocast. They do the forward pass, the backward
+pass (of a graph that is kept), or both. The device's clock does not see what autograd costs the host. A
+result that differs from float64 is an error and has no time.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,10 +23,10 @@ from gpufeed.core.plan_kernels import ACTIVATION_IMPLEMENTATIONS, ACTIVATION_WOR
 APPROXIMATE = {"erf": "none", "tanh": "tanh"}
 EXPANSION = 4  # columns over the width of the block
 SEED = 1
-CHUNK = 4096  # rows that are held against float64 at once: 100 MB an array at 3072 columns
-EPSILONS = 2  # of the dtype that a result may be away from float64, as a share of the largest one
-LEAST_ERROR = 5e-5  # of a value by the extension: its tail's 7e-6 times the gradients that are drawn here
-LEAST_TOLERANCE = 1e-4  # in float32, whose sums over all rows are rounded many times
+CHUNK = 4096  # rows that are compared with float64 at once: 100 MB per array at 3072 columns
+EPSILONS = 2  # of the dtype: the allowed error relative to the largest value
+LEAST_ERROR = 5e-5  # of a value of the extension: 7e-6 in its tail times the gradients drawn here
+LEAST_TOLERANCE = 1e-4  # for float32, whose sums over all rows round many times
 
 Tensors = tuple[torch.Tensor, ...]
 Function = Callable[..., torch.Tensor]
@@ -34,10 +34,10 @@ Function = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Work:
-    """passes: forward, backward or both. block: of the block's inputs, else of x and bias alone.
+    """passes: forward, backward or both. block: whether it takes the block's inputs, not just x and bias.
 
-    arrays: of rows x columns that it reads and writes, None where multiplying decides and not moving.
-    multiplications: forward and backward together, each of rows x columns x width.
+    arrays: of rows x columns that it reads and writes; None if multiplications dominate. multiplications:
+    forward and backward together, each of rows x columns x width.
     """
 
     passes: str
@@ -56,7 +56,7 @@ WORKS = {
 
 @dataclass(frozen=True)
 class Case:
-    """What all do the work on, random."""
+    """The random inputs of all implementations."""
 
     rows: int
     columns: int
@@ -82,8 +82,9 @@ class Case:
 
     @cached_property
     def block(self) -> Tensors:
-        """x (rows, width), then weight and bias of the two layers: (columns, width), (columns,),
-        (width, columns), (width,).
+        """x (rows, width), then weight and bias of the two layers.
+
+        These are (columns, width), (columns,), (width, columns) and (width,).
         """
         return (
             self.random(self.rows, self.width),
@@ -95,23 +96,23 @@ class Case:
 
     @cached_property
     def grad(self) -> torch.Tensor:
-        """(rows, columns): of what the activation gives."""
+        """The gradient of the activation's result, (rows, columns)."""
         return self.random(self.rows, self.columns)
 
     @cached_property
     def grad_of_block(self) -> torch.Tensor:
-        """(rows, width): of what the block gives."""
+        """The gradient of the block's result, (rows, width)."""
         return self.random(self.rows, self.width)
 
 
 def tasks(settings: dict, device: torch.device) -> Iterator[Task]:
-    """All rows, the fewest columns first. settings: of gpufeed.core.plan_kernels."""
+    """Yield all rows, the fewest columns first. settings: of gpufeed.core.plan_kernels."""
     for columns in settings["columns"]:
         yield from tasks_of(Case(settings["rows"], columns, DTYPES[settings["dtype"]], device))
 
 
 def tasks_of(case: Case) -> Iterator[Task]:
-    """The rows of one case."""
+    """Yield the rows of one case."""
     for work, forms in ACTIVATION_WORKS.items():
         for form in forms:
             for name in ACTIVATION_IMPLEMENTATIONS:
@@ -119,7 +120,7 @@ def tasks_of(case: Case) -> Iterator[Task]:
 
 
 def task_of(case: Case, work: str, form: str, name: str) -> Task:
-    """One row: its names, and what is known of it before it is measured."""
+    """Return one row: its names, and what is known of it before the measurement."""
     moved, known = bytes_moved(case, work, name)
     flops = WORKS[work].multiplications * 2 * case.rows * case.columns * case.width or None
     names = {"work": work, "form": form, "implementation": name}
@@ -134,10 +135,9 @@ def task_of(case: Case, work: str, form: str, name: str) -> Task:
 
 
 def bytes_moved(case: Case, work: str, name: str) -> tuple[int | None, str | None]:
-    """(bytes, "moved") where each array is known to pass once, else (bytes, "at least").
+    """Return (bytes, "moved") if each array is known to pass once, else (bytes, "at least").
 
-    (None, None) for work that multiplies matrices. The sums over rows that a backward pass keeps on its
-    way to the bias's gradient are not counted.
+    (None, None) for matrix products. The partial sums of the bias's gradient do not count.
     """
     arrays = WORKS[work].arrays
     if arrays is None:
@@ -148,7 +148,7 @@ def bytes_moved(case: Case, work: str, name: str) -> tuple[int | None, str | Non
     return moved, "moved" if name in ("extension", "gelu_alone") else "at least"
 
 
-# --- the same functions by everybody: each takes its inputs and gives (rows, columns) or (rows, width) ---
+# --- the implementations: each takes the inputs and returns (rows, columns) or (rows, width) ---
 
 
 def bias_gelu(x: torch.Tensor, bias: torch.Tensor, approximate: str) -> torch.Tensor:
@@ -184,13 +184,13 @@ def eager(case: Case, work: str, approximate: str) -> Function:
 
 def compiled(case: Case, work: str, approximate: str) -> Function:
     if case.device.type == "cuda":
-        import triton  # noqa: F401 (what lacks it is skipped, with its name)
-    torch.compiler.reset()  # the rows share a function, and no more than a few compilations of one are kept
+        import triton  # noqa: F401 (raises ModuleNotFoundError, which skips the row)
+    torch.compiler.reset()  # the rows share a function, of which only a few compilations are cached
     return torch.compile(partial(PLAIN[work], approximate=approximate), dynamic=False)
 
 
 def gelu_alone(case: Case, work: str, approximate: str) -> Function:
-    """No bias at all: what the function costs without the addition."""
+    """Return GELU without a bias, to measure what the addition costs."""
     if WORKS[work].block:
         raise NotDone
     return partial(F.gelu, approximate=approximate)
@@ -226,14 +226,14 @@ MAKERS: dict[str, Callable[[Case, str, str], Function]] = {
 
 
 def load_extension(path: str | Path) -> None:
-    """Loads the built library, which the works by `extension` and `epilogue` need."""
+    """Load the built library, which the works by `extension` and `epilogue` need."""
     from gpufeed import native
 
     native.load(path)
 
 
 def extension_for(device: torch.device):
-    """gpufeed.native; raises Skip where it would use its reference on this device."""
+    """Return gpufeed.native; raise Skip if it would use its reference on this device."""
     from gpufeed import native
 
     if sentence := native.status(device).sentence:
@@ -242,11 +242,11 @@ def extension_for(device: torch.device):
 
 
 def make(case: Case, work: str, form: str, name: str) -> Run:
-    """The work set up, run once and held against float64; raises GpufeedError if it is wrong."""
+    """Set the work up, run it once and compare it with float64; raise GpufeedError if it is wrong."""
     passes, approximate = WORKS[work].passes, APPROXIMATE[form]
     function, inputs = MAKERS[name](case, work, approximate), inputs_of(case, work, name)
     grad = case.grad_of_block if work == "mlp" else case.grad
-    # a kept graph is run again and again, which compiled code allows only if its buffers stay its own
+    # a kept graph runs many times, which compiled code allows only without donated buffers
     keep = name == "compiled" and passes == "backward"
     with torch._functorch.config.patch(donated_buffer=False) if keep else nullcontext():
         run = runner(function, inputs, grad, passes)
@@ -257,7 +257,7 @@ def make(case: Case, work: str, form: str, name: str) -> Run:
 
 
 def inputs_of(case: Case, work: str, name: str) -> Tensors:
-    """What the functions take, by work; `gelu_alone` has no bias."""
+    """Return the inputs of a work; `gelu_alone` has no bias."""
     if work == "mlp":
         return case.block
     if work == "linear_gelu":
@@ -266,8 +266,9 @@ def inputs_of(case: Case, work: str, name: str) -> Tensors:
 
 
 def runner(function: Function, inputs: Tensors, grad: torch.Tensor, passes: str) -> Callable[[], Tensors]:
-    """What one launch does. It gives the function's result (not for backward) and all gradients (not for
-    forward), in the order of the inputs.
+    """Return one launch: it returns the result (not for backward), and the gradients (not for forward).
+
+    Gradients are in the order of the inputs.
     """
 
     def forward() -> Tensors:
@@ -288,20 +289,20 @@ def runner(function: Function, inputs: Tensors, grad: torch.Tensor, passes: str)
     return both
 
 
-# results that have the rows of x; others are sums over them
+# number of results with the rows of x; the others are sums over rows
 BY_ROW = {"forward": 1, "backward": 1, "both": 2}
 
 
 def check(
     results: Tensors, plain: Function, inputs: Tensors, grad: torch.Tensor, passes: str, closely: bool = False
 ) -> None:
-    """Raises GpufeedError unless all results are those of `plain` in float64, up to rounding.
+    """Raise GpufeedError unless all results are those of `plain` in float64, up to rounding.
 
-    Errors are held against the largest value, which sees a wrong work but not the other form of GELU.
-    closely: each value of a result with rows is held against itself too, which sees that; not for those
-    who round the sum of x and bias.
+    Errors are compared with the largest value, which finds a wrong work but not the other form of GELU.
+    closely: compare each value of a result with rows with itself, too, which finds the other form. This is
+    not for implementations that round the sum of x and bias.
 
-    Goes through the rows in chunks, since float64 of all of them may not fit.
+    Rows are compared in chunks, since float64 of all of them may not fit.
     """
     x, *others = inputs
     exact, by_row = tuple(tensor.double() for tensor in others), BY_ROW[passes]
@@ -339,6 +340,6 @@ def check(
 
 
 def beyond(found: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
-    """By how much the furthest value is more than its rounding and LEAST_ERROR away; below 0 if none is."""
+    """Return by how much the worst value exceeds its rounding and LEAST_ERROR; negative if none does."""
     allowed = torch.finfo(found.dtype).eps * want.abs() + LEAST_ERROR
     return ((found.double() - want).abs() - allowed).max()

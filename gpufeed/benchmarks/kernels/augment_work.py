@@ -1,9 +1,9 @@
-"""The augments' kernels: pieces of work on batches of images, and everybody who can do them.
+"""The augments' kernels: works on batches of images, and their implementations.
 
-Steps alone (`brightness` and its like) go from float32 values to float32 values of the same batch;
-`normalise`, `crop_flip` and `one_pass` from uint8 images to normalised ones. torchvision draws once for a
-batch and the others once for a sample, so that it has the easier task. Of its own and of other libraries'
-memory traffic only the least is known: what the work needs, each byte once.
+Single steps (`brightness` and so on) map float32 values to float32 values of the same batch. `normalise`,
+`crop_flip` and `one_pass` map uint8 images to normalised ones. torchvision draws once per batch, and the
+others once per sample, so its task is easier. For other libraries only the minimum of memory traffic is
+known: each byte that the work needs, once.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from gpufeed.benchmarks.kernels.kernel_clock import NotDone, Run, Task
 from gpufeed.core.errors import Skip
 from gpufeed.core.plan_kernels import IMPLEMENTATIONS, STEPS, WORKS
 
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10; no value changes the work
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10; any values would do
 SEED, EPOCH, PADDING = 1, 3, 4
 OFF = {"crop_padding": 0, "flip_probability": 0.0, "brightness": 0.0, "contrast": 0.0, "salt_pepper": 0.0}
 CROP_FLIP = {**OFF, "crop_padding": PADDING, "flip_probability": 0.5}
@@ -29,7 +29,7 @@ OPTIONS = {"normalise": OFF, "crop_flip": CROP_FLIP, "one_pass": ONE_PASS}
 
 @dataclass(frozen=True)
 class Batch:
-    """What all do the work on: n images of size x size pixels, on one device."""
+    """The input of all implementations: n images of size x size pixels, on one device."""
 
     n: int
     size: int
@@ -77,14 +77,14 @@ class Batch:
 
 
 def tasks(settings: dict, device: torch.device) -> Iterator[Task]:
-    """All rows, the smallest images first. settings: of gpufeed.core.plan_kernels."""
+    """Yield all rows, the smallest images first. settings: of gpufeed.core.plan_kernels."""
     for size in settings["size"]:
         for n in settings["batch_size"]:
             yield from tasks_of(Batch(n, size, amounts.DTYPES[settings["dtype"]], device))
 
 
 def tasks_of(batch: Batch) -> Iterator[Task]:
-    """The rows of one batch."""
+    """Yield the rows of one batch."""
     for work in WORKS:
         for name in IMPLEMENTATIONS:
             moved, known = bytes_moved(work, name, batch)
@@ -99,7 +99,7 @@ def tasks_of(batch: Batch) -> Iterator[Task]:
 
 
 def bytes_moved(work: str, by: str, batch: Batch) -> tuple[int, str]:
-    """(bytes, "moved") where we know what is read and written, else (bytes, "at least")."""
+    """Return (bytes, "moved") if we know what is read and written, else (bytes, "at least")."""
     out = 3 * batch.dtype.itemsize
     if work in STEPS:
         return batch.pixels * 24, "moved" if by == "chain" else "at least"
@@ -198,7 +198,7 @@ def by_torchvision(work: str, batch: Batch) -> Run:
 
 
 def salt_and_pepper(planes: torch.Tensor) -> torch.Tensor:
-    """What torchvision v2 lacks, as one would write it. planes: float (N, 3, H, W) in 0..1."""
+    """Return images with salt and pepper, which torchvision v2 lacks. planes: float (N, 3, H, W) in 0..1."""
     n, _, height, width = planes.shape
     number = torch.rand((n, 1, height, width), device=planes.device)
     share = ONE_PASS["salt_pepper"] / 2
@@ -244,11 +244,11 @@ def by_dali(work: str, batch: Batch) -> Run:
         batch_size=batch.n,
         num_threads=1,
         device_id=batch.device.index or 0,
-        prefetch_queue_depth=1,  # a run does the work of its own batch, and none of the next one's
-        exec_dynamic=True,  # without it no result is bound to a stream: the host would wait for it
+        prefetch_queue_depth=1,  # a run does only the work of its own batch
+        exec_dynamic=True,  # otherwise results are not bound to a stream, and the host would wait
     )
     def pipeline():
-        # copied: without, DALI reads at once, before what our stream still writes (seen on an H200)
+        # copied: otherwise DALI reads too early, while our stream still writes (seen on an H200)
         images = fn.external_source(name="images", device="gpu", layout="HWC")
         moves: dict[str, Any] = {}
         if work == "crop_flip":
@@ -272,7 +272,7 @@ def by_dali(work: str, batch: Batch) -> Run:
     made.build()
 
     def run() -> object:
-        stream = torch.cuda.current_stream()  # which DALI's own waits for, and which waits for DALI's
+        stream = torch.cuda.current_stream()  # DALI's stream and this one wait for each other
         made.feed_input("images", batch.images, layout="HWC", cuda_stream=stream)
         return made.run(stream)
 
@@ -290,5 +290,5 @@ MAKERS: dict[str, Callable[[str, Batch], Run]] = {
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """The option `dtype` for a type."""
+    """Return the option `dtype` for a type."""
     return next(name for name, known in amounts.DTYPES.items() if known == dtype)

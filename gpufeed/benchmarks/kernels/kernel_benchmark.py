@@ -1,4 +1,4 @@
-"""Every work by everybody over all sizes, in one process, beside a copy or a triad of as many bytes."""
+"""Measures every work in every implementation and size, next to a copy or a triad of as many bytes."""
 
 import logging
 from collections.abc import Iterator
@@ -38,11 +38,11 @@ def measure_kernels(
     attempt: int = 1,
     extension: str | Path | None = None,
 ) -> dict:
-    """The benchmark (gpufeed/core/schemas/kernel.schema.yaml); settings: of gpufeed.core.plan_kernels.
+    """Return the benchmark (gpufeed/core/schemas/kernel.schema.yaml); settings: of core.plan_kernels.
 
     extension: the built library of gpufeed.native, for works that need it. Without a CUDA GPU the status is
-    `skipped`. A row that raises is failed, one that lacks a package skipped, both with a sentence, and
-    the others go on.
+    `skipped`. A row that raises is failed, and one that lacks a package is skipped. Both have a sentence, and
+    the others continue.
     """
     keep_freed_blocks()
     nothing = {
@@ -57,7 +57,7 @@ def measure_kernels(
 
 
 def work(settings: dict, device: torch.device, extension: str | Path | None = None) -> dict:
-    """The fields `ceilings` and `rows`; raises Skip without a CUDA GPU."""
+    """Return the fields `ceilings` and `rows`; raise Skip without a CUDA GPU."""
     if device.type != "cuda":
         raise Skip(f"Kernels are measured on a CUDA GPU, and this node's device is {device.type}.")
     if extension is not None:
@@ -71,10 +71,10 @@ def work(settings: dict, device: torch.device, extension: str | Path | None = No
 
 
 def rows(settings: dict, device: torch.device, clock: Clock, yardsticks: Yardsticks) -> Iterator[dict]:
-    """All rows, the smallest sizes first."""
+    """Yield all rows, the smallest sizes first."""
     for task in TASKS[settings["family"]](settings, device):
         found = measured(task, clock, yardsticks)
-        torch.cuda.empty_cache()  # so that the sizes before take no memory from those to come
+        torch.cuda.empty_cache()  # free the memory of earlier sizes
         if found is not None:
             row = {**task.names, **task.facts, **against(found, task)}
             log.info("%s", row)
@@ -82,7 +82,7 @@ def rows(settings: dict, device: torch.device, clock: Clock, yardsticks: Yardsti
 
 
 def measured(task: Task, clock: Clock, yardsticks: Yardsticks) -> dict | None:
-    """Status, sentence and times in milliseconds; None if there is no such row."""
+    """Return status, sentence and times in milliseconds; None if there is no such row."""
     empty = {"times": [], "call_ms": None, "copy_ms": None}
     try:
         run = task.make()
@@ -101,7 +101,7 @@ def measured(task: Task, clock: Clock, yardsticks: Yardsticks) -> dict | None:
 
 
 def against(found: dict, task: Task) -> dict:
-    """What a row says of its times: quartiles, rates, and the time of its yardstick over its own."""
+    """Return the row's results: quartiles, rates, and the time of its yardstick relative to its own."""
     times, copy_ms = found.pop("times"), found["copy_ms"]
     names = ("ms_median", "ms_q1", "ms_q3", "share_of_copy", *task.amounts)
     row = {**found, "launches": len(times), **dict.fromkeys(names)}
@@ -114,7 +114,7 @@ def against(found: dict, task: Task) -> dict:
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule measure_kernel, a gpufeed.job.Job."""
+    """Run rule measure_kernel. job: a gpufeed.job.Job."""
     job.take_gpus(1, job.params.device, share=False)
     found = measure_kernels(
         job.wildcards.experiment,

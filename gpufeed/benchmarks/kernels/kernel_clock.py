@@ -1,6 +1,6 @@
-"""One row of the kernel benchmark as a task, the clock of its work, and the ceilings of the device.
+"""The tasks of the kernel benchmark, their clock, and the ceilings of the device.
 
-Events are around each launch, with its data out of the L2 cache. The ceilings are the rates of a large
+Events enclose each launch, with its data flushed from the L2 cache. The ceilings are the rates of a large
 matrix product and of a large copy.
 """
 
@@ -16,16 +16,16 @@ Run = Callable[[], object]
 
 
 class NotDone(Exception):
-    """This implementation has no such work: it gets no row."""
+    """This implementation has no such work, so it gets no row."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """names: what tells the row from others, such as work and implementation. make: sets the work up.
+    """One row. names: its identity, such as work and implementation. make: sets the work up.
 
-    facts: what else the row says before it is measured. bytes: read and written, None where they say nothing;
-    yardstick: what moves as many bytes at full speed (gpufeed.benchmarks.kernels.kernel_clock.YARDSTICKS).
-    amounts: rate -> how much of it one run does, so that over milliseconds it gives the rate's unit.
+    facts: further fields that are known before the measurement. bytes: read and written; None if they do not
+    matter. yardstick: moves as many bytes at full speed (YARDSTICKS). amounts: rate -> amount of one run, so
+    that amount / milliseconds has the rate's unit.
     """
 
     names: Mapping[str, Any]
@@ -37,9 +37,9 @@ class Task:
 
 
 FLUSH_MIB = 256  # written between launches: several times the L2 cache of any GPU so far (H200: 60 MB)
-SPIN_CYCLES = 2_000_000  # about 1 ms, the least for which the device is kept busy while the host queues work
-MOST_SPIN_S = 0.05  # work that takes the host longer to queue waits for the device by itself, mostly
-HZ = 2.5e9  # no GPU so far has a faster clock
+SPIN_CYCLES = 2_000_000  # about 1 ms: the minimum that keeps the device busy while the host queues work
+MOST_SPIN_S = 0.05  # work that takes longer to queue mostly waits for the device anyway
+HZ = 2.5e9  # above the clock of any GPU so far
 WARMUP = 3
 MOST_SECONDS = 1.0  # of the launches of one row, and of its calls
 FEWEST = 3
@@ -54,19 +54,19 @@ class Clock:
         self.flush = torch.empty(FLUSH_MIB * 2**20, dtype=torch.uint8, device=device)
 
     def device_ms(self, run: Callable[[], object]) -> list[float]:
-        """Milliseconds on the device of each launch, fewer launches if they are slow.
+        """Return the milliseconds of each launch on the device, with fewer launches if they are slow.
 
-        Of work that takes the host more than MOST_SPIN_S to queue, the host's time is a part.
+        The time includes the host's if queueing the work takes more than MOST_SPIN_S.
         """
-        queued_s, whole_s = self._seconds(run)  # with all that only the first call does
+        queued_s, whole_s = self._seconds(run)  # includes one-time work
         for _ in range(WARMUP if whole_s * WARMUP < MOST_SECONDS else 1):
             queued_s, whole_s = self._seconds(run)
-        # work of many kernels takes the host longer to queue than the device to do: nothing may be seen of it
+        # many kernels take the host longer to queue than the device to run: spin to hide that
         spin = max(SPIN_CYCLES, int(min(2 * queued_s, MOST_SPIN_S) * HZ))
         return self._time(run, launches_in_time(self.launches, whole_s), spin)
 
     def _seconds(self, run: Callable[[], object]) -> tuple[float, float]:
-        """(until the work was queued, until it was done), in seconds."""
+        """Return the seconds until the work was queued, and until it was done."""
         torch.cuda.synchronize()
         start = time.perf_counter()
         run()
@@ -88,7 +88,7 @@ class Clock:
         return [start.elapsed_time(end) for start, end in marks]
 
     def call_ms(self, run: Callable[[], object]) -> float:
-        """Milliseconds a call when the host does nothing else: for small batches, the cost of launching."""
+        """Return milliseconds per call of an idle host: for small batches, the cost of launching."""
         whole_s = self._seconds(run)[1]
         if whole_s > MOST_SECONDS:
             return whole_s * 1e3
@@ -102,12 +102,12 @@ class Clock:
 
 
 def launches_in_time(most: int, each_s: float) -> int:
-    """How many launches of so many seconds."""
+    """Return how many launches of this duration fit into MOST_SECONDS."""
     return max(FEWEST, min(most, int(MOST_SECONDS / max(each_s, 1e-6))))
 
 
 def copy_of(size: int, device: torch.device) -> Callable[[], object]:
-    """A device-to-device copy that moves `size` bytes: half of them read, half written."""
+    """Return a device-to-device copy that moves `size` bytes: half read, half written."""
     source = torch.empty(max(1, size // 2), dtype=torch.uint8, device=device)
     source.random_()
     target = torch.empty_like(source)
@@ -115,7 +115,7 @@ def copy_of(size: int, device: torch.device) -> Callable[[], object]:
 
 
 def triad_of(size: int, device: torch.device) -> Callable[[], object]:
-    """A sum of two arrays into a third that moves `size` bytes: two thirds of them read, one written."""
+    """Return a sum of two arrays into a third that moves `size` bytes: two thirds read, one written."""
     first = torch.rand(max(1, size // 12), device=device)  # float32: 16 bytes an access
     second, target = torch.rand_like(first), torch.empty_like(first)
     return lambda: torch.add(first, second, out=target)
@@ -125,14 +125,14 @@ YARDSTICKS = {"copy": copy_of, "triad": triad_of}
 
 
 class Yardsticks:
-    """Times of copies and triads, each size measured once."""
+    """Times of copies and triads; each size is measured once."""
 
     def __init__(self, device: torch.device, clock: Clock):
         self.device, self.clock = device, clock
         self.known: dict[tuple[str, int], float] = {}
 
     def ms(self, name: str, size: int) -> float:
-        """Median milliseconds of the yardstick of that name that moves `size` bytes."""
+        """Return the median milliseconds of the yardstick that moves `size` bytes."""
         if (name, size) not in self.known:
             times = self.clock.device_ms(YARDSTICKS[name](size, self.device))
             self.known[name, size] = statistics.median(times)
@@ -144,7 +144,7 @@ COPIED = 2**30  # bytes read and written
 
 
 def device_ceilings(device: torch.device, clock: Clock, yardsticks: Yardsticks, dtype: torch.dtype) -> dict:
-    """The field `ceilings` of a kernel benchmark: medians, of random values in `dtype`."""
+    """Return the field `ceilings` of a kernel benchmark: medians for random values in `dtype`."""
     generator = torch.Generator(device).manual_seed(0)
     a, b = (
         torch.randn(SIDE, SIDE, dtype=torch.float32, device=device, generator=generator).to(dtype)

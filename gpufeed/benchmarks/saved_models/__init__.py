@@ -1,1 +1,1 @@
-"""Models that are kept: trained once, saved, evaluated, and asked about image files."""
+"""Models that are kept: trained once, saved, evaluated, and used to predict image files."""

@@ -1,4 +1,4 @@
-"""A saved model on the evaluation split of its dataset: accuracy, and counts of predicted classes."""
+"""Evaluates a saved model on its dataset's evaluation split: accuracy and confusion matrix."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from gpufeed.training.runtime_context import Place, Stores, load_request, make_a
 
 
 def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """int64 (classes, classes): images of true class [row] that were predicted to be of class [column].
+    """Return counts, int64 (classes, classes), of images with true class [row] and predicted class [column].
 
     labels, predicted: int64 (n,), each in 0..classes-1.
     """
@@ -28,31 +28,31 @@ def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, classes: int) ->
 
 
 def recall_by_class(matrix: np.ndarray) -> list[float | None]:
-    """By class, the share of its images that were predicted to be of it; None for a class without images."""
+    """Return for each class the share of its images that were predicted as it; None without images."""
     return shares(matrix.diagonal(), matrix.sum(axis=1))
 
 
 def precision_by_class(matrix: np.ndarray) -> list[float | None]:
-    """By class, the share of those predicted to be of it that are; None for one that was never predicted."""
+    """Return for each class the share of correct predictions of it; None if it was never predicted."""
     return shares(matrix.diagonal(), matrix.sum(axis=0))
 
 
 def shares(parts: np.ndarray, wholes: np.ndarray) -> list[float | None]:
-    """parts / wholes as Python numbers, None where the whole is 0."""
+    """Return parts / wholes as Python numbers, None where the whole is 0."""
     pairs = zip(parts.tolist(), wholes.tolist(), strict=True)
     return [part / whole if whole else None for part, whole in pairs]
 
 
-MOST_CLASSES = 1000  # the matrix of so many has a million entries
+MOST_CLASSES = 1000  # with a million entries in the matrix
 
 
 def evaluate_model(
     cell: dict, model: str | Path, manifest: str | Path, stores: Stores, planned_on: str, **asked: Any
 ) -> dict[str, Any]:
-    """The evaluation (gpufeed/core/schemas/evaluation.schema.yaml) of the cell's model.pt.
+    """Return the evaluation (gpufeed/core/schemas/evaluation.schema.yaml) of the cell's model.pt.
 
-    The images come through the cell's own loader, as they do after the training of a repeat. planned_on,
-    asked: as in cell_document.
+    The images come through the cell's own loader, as after the training of a repeat. planned_on, asked: as in
+    cell_document.
     """
 
     def work(cell: Cell, place: Place) -> dict[str, Any]:
@@ -68,7 +68,7 @@ NOTHING = {
 
 
 def judged(cell: Cell, model: Path, manifest: Path, stores: Stores, place: Place) -> dict[str, Any]:
-    """What a finished evaluation adds to its document; raises Skip or what stops it."""
+    """Return the fields of a finished evaluation; raise Skip or the error that stops it."""
     saved, samples = load(model), Manifest.read(manifest)
     check_classes(saved, samples)
     fitted = saved.about["resolved"].get("batch_size", cell.batch_size)
@@ -96,7 +96,7 @@ def judged(cell: Cell, model: Path, manifest: Path, stores: Stores, place: Place
 
 
 def check_classes(saved: SavedModel, samples: Manifest) -> None:
-    """Raises GpufeedError unless the dataset has the classes of the model, and not too many."""
+    """Raise GpufeedError unless the dataset has the classes of the model, and not too many."""
     if saved.classes != samples.info.classes:
         raise GpufeedError(
             f"a model of {len(saved.classes)} classes, {', '.join(saved.classes[:3])} ..., for a dataset of "
@@ -111,7 +111,7 @@ def check_classes(saved: SavedModel, samples: Manifest) -> None:
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule evaluate_model, a gpufeed.job.Job."""
+    """Run rule evaluate_model. job: a gpufeed.job.Job."""
     job.take_gpus(1, job.cell["device"])
     found = evaluate_model(job.cell, job.input.model, job.input.manifest, job.stores, **job.asked)
     job.keep(found, job.output.evaluation, EVALUATION.write, f"evaluation of {job.wildcards.cell}")

@@ -1,4 +1,4 @@
-"""Image files, named or found in folders, as arrays of one size: a batch at a time, nothing lost."""
+"""Reads image files, named or found in folders, as arrays of one size, one batch at a time."""
 
 import os
 import stat
@@ -26,13 +26,13 @@ SUFFIXES = (
     ".tif",
     ".tiff",
     ".webp",
-)  # looked for in folders
+)  # of files in folders
 EMPTY = f"no image in this folder (names ending in {', '.join(SUFFIXES)})"
 
 
 @dataclass(frozen=True)
 class Found:
-    """A path, and why it is no image; a reason of None says that nothing is known against it."""
+    """A path, and why it cannot be an image; None if nothing speaks against it."""
 
     path: str
     reason: str | None = None
@@ -48,9 +48,9 @@ class Picture:
 
 
 def find(paths: Iterable[str]) -> Iterator[Found]:
-    """The files of `paths` in their order, folders replaced by the images below them, in order of name.
+    """Yield the files of `paths` in order, folders replaced by the images below them, sorted by name.
 
-    A folder without any image is found too, with that for a reason.
+    A folder without images is yielded too, with that as its reason.
     """
     for path in paths:
         if not os.path.isdir(path):
@@ -79,15 +79,15 @@ def samples(manifest: str | Path, count: int) -> list[str]:
 
 
 class Reader:
-    """Reads, decodes and resizes single files: Pillow as in the reference, bilinear as in `resize`."""
+    """Reads, decodes and resizes single files: with Pillow as in the reference, bilinear as in `resize`."""
 
     def __init__(self, size: tuple[int, int], recipe: RandomResizedCrop | None = None):
-        """size: (height, width) of all pictures. recipe: cuts out their middle; None stretches them."""
+        """Set the size (height, width) of all pictures. recipe: crops their centre; None stretches them."""
         self.size, self.recipe = size, recipe
         self.decoder = PillowDecoder()
 
     def read(self, found: Found) -> Picture:
-        """One picture; never raises for what a file may be."""
+        """Return one picture; never raise for a bad file."""
         if found.reason:
             return Picture(found.path, None, found.reason)
         try:
@@ -113,7 +113,7 @@ class Reader:
 
 
 def batches(paths: Iterable[str], reader: Reader, batch_size: int, threads: int) -> Iterator[list[Picture]]:
-    """All files of `paths`, `batch_size` at a time; no more than one batch is in memory at once."""
+    """Yield all files of `paths`, `batch_size` at a time; only one batch is in memory."""
     files = find(paths)
     with ThreadPoolExecutor(threads) as pool:  # Pillow decodes without Python's lock
         while found := list(islice(files, batch_size)):

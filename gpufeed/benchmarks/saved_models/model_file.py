@@ -1,7 +1,7 @@
 """model.pt: the weights of a trained cell, and all that is needed to use them without the config.
 
-`torch.load(path, weights_only=True)` gives a dict of plain values and tensors on the CPU: `format`, the
-fields of gpufeed/core/schemas/model.schema.yaml, and `state_dict`.
+`torch.load(path, weights_only=True)` returns a dict of plain values and CPU tensors: `format`, the fields of
+gpufeed/core/schemas/model.schema.yaml, and `state_dict`.
 """
 
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ OURS = "a model.pt as rule train_model or python -m gpufeed.train writes it"
 
 @dataclass(frozen=True)
 class SavedModel:
-    """about: the fields of model.schema.yaml. state_dict: float tensors and counters on the CPU."""
+    """A kept model. about: fields of model.schema.yaml. state_dict: float tensors and counters on the CPU."""
 
     about: dict[str, Any]
     state_dict: dict[str, torch.Tensor]
 
     @property
     def classes(self) -> list[str]:
-        """Names in the order of the outputs."""
+        """Class names in the order of the outputs."""
         return self.about["classes"]
 
     def training(self) -> dict[str, Any]:
@@ -45,20 +45,20 @@ class SavedModel:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) of the images that it was trained on."""
+        """(height, width) of its training images."""
         return self.about["input"]["height"], self.about["input"]["width"]
 
     @property
     def recipe(self) -> RandomResizedCrop | None:
-        """What made the images of its evaluation; None where they were whole images of `size`."""
+        """The recipe of its evaluation images; None if they were whole images of `size`."""
         recipe = made_recipe(self.about["cell"]["hyper"].get("recipe"), 0)
         return recipe and recipe.for_evaluation()
 
     def build(self, device: torch.device) -> nn.Module:
-        """The model with its weights, on the device, in evaluation mode, by operations that run anywhere.
+        """Return the model with its weights on the device, in evaluation mode, with portable operations.
 
-        Raises GpufeedError if the weights are not those of the model that the file names, Skip if this
-        node lacks a package that the model needs.
+        Raises GpufeedError if the weights do not fit the model that the file names, Skip if this node lacks a
+        package that the model needs.
         """
         name, options = self.about["cell"]["model"], self.about["cell"]["hyper"].get("model", {})
         if name not in MODELS:
@@ -71,7 +71,7 @@ class SavedModel:
             model.load_state_dict(self.state_dict)
         except (GpufeedError, Skip):
             raise
-        except Exception as error:  # by what the options are: TypeError, ZeroDivisionError, MemoryError ...
+        except Exception as error:  # TypeError, ZeroDivisionError, MemoryError ..., depending on the options
             raise GpufeedError(
                 f"weights that do not fit model {name} ({first_line(error)})",
                 f"those of a {name} with {len(self.classes)} classes and {options}",
@@ -81,19 +81,19 @@ class SavedModel:
 
 
 def save(about: dict[str, Any], model: nn.Module | None, path: str | Path) -> None:
-    """Writes the file whole or not at all; without a model it holds only the reason why there is none."""
+    """Write the file, whole or not at all; without a model it only holds the reason."""
     state = model.state_dict() if model is not None else {}
-    # contiguous: whoever reads the file need not know of channels_last
+    # contiguous: readers of the file need not know about channels_last
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     with whole(path) as partial:
         torch.save({"format": FORMAT, **about, "state_dict": state}, partial)
 
 
 def load(path: str | Path) -> SavedModel:
-    """Reads a file on any machine, with or without the device that trained it.
+    """Read a file on any machine, with or without the device that trained it.
 
-    Raises GpufeedError if it is missing, no model of ours, of a newer format or incomplete, and Skip with
-    the sentence of the training if there are no weights in it.
+    Raises GpufeedError if it is missing, incomplete, of a newer format or not a model of ours. Raises Skip
+    with the training's sentence if it has no weights.
     """
     data = read(Path(path))
     version = data.get("schema_version")
@@ -124,7 +124,7 @@ def load(path: str | Path) -> SavedModel:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The file's dict; raises GpufeedError if there is none of ours at `path`."""
+    """Return the file's dict; raise GpufeedError if `path` has no model of ours."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -134,7 +134,7 @@ def read(path: Path) -> dict[str, Any]:
     with file:
         try:
             data = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # by what the bytes look like: UnpicklingError, RuntimeError, OSError ...
+        except Exception as error:  # UnpicklingError, RuntimeError, OSError ..., depending on the bytes
             raise GpufeedError(f"{path} is no model file", OURS, "name a model.pt of gpufeed") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise GpufeedError(

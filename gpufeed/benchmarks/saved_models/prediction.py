@@ -1,4 +1,4 @@
-"""The classes that a kept model gives to image files."""
+"""Predicts the classes of image files with a kept model."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ TOP = 5
 
 
 class Predictor:
-    """A model ready to be asked. In float32 everywhere: the answer does not depend on the device."""
+    """A model that is ready to predict, always in float32: results do not depend on the device."""
 
     def __init__(self, saved: SavedModel, device: torch.device):
         apply_precision("fp32")
@@ -30,23 +30,23 @@ class Predictor:
 
     @torch.inference_mode()
     def probabilities(self, images: np.ndarray) -> np.ndarray:
-        """uint8 (N, H, W, 3) of the model's size to float32 (N, classes), each row a sum of 1."""
+        """Return probabilities, float32 (N, classes), of uint8 images (N, H, W, 3) of the model's size."""
         pixels = torch.from_numpy(images).to(self.device)
         ids = torch.arange(len(pixels), device=self.device)
         logits = self.model(self.normalise(pixels, ids, 0).contiguous())
         return logits.float().softmax(1).cpu().numpy()
 
     def predict(self, files: Iterable[str], top: int = TOP) -> Iterator[Prediction]:
-        """One prediction for each file and each image in a folder, in order; a batch in memory at once.
+        """Yield one prediction for each file and each image in a folder, in order, batch by batch.
 
-        top: how many classes, or all where there are fewer.
+        top: the number of classes, or all if there are fewer.
         """
         reader = Reader(self.saved.size, self.saved.recipe)
         for batch in batches(files, reader, BATCH, cores_allowed()):
             yield from self.of_batch(batch, top)
 
     def of_batch(self, batch: list[Picture], top: int) -> Iterator[Prediction]:
-        """The predictions of a batch, files without pixels in their places."""
+        """Yield the predictions of a batch, including files without pixels."""
         images = [picture.pixels for picture in batch if picture.pixels is not None]
         rows = iter(self.probabilities(np.stack(images))) if images else iter(())
         for picture in batch:
@@ -63,18 +63,18 @@ class Predictor:
 
 
 def open_predictor(model: str | Path, device: str) -> Predictor:
-    """The model of a file on a device of gpufeed.core.cells.DEVICES.
+    """Return the predictor of a model file on a device of gpufeed.core.cells.DEVICES.
 
-    Raises GpufeedError for a file that is no model of ours, Skip if it has no weights or the node lacks
+    Raises GpufeedError for a file that is not a model of ours, Skip if it has no weights or the node lacks
     the device.
     """
     return Predictor(load(model), resolve_device(device))
 
 
 def predict_to_csv(model: str | Path, files: Iterable[str], out: str | Path, device: str) -> None:
-    """Writes a CSV with a row a file. A model without weights gives rows with the sentence of its training.
+    """Write a CSV with a row per file; without weights, rows have the sentence of the training.
 
-    Raises GpufeedError for a file that is no model of ours.
+    Raises GpufeedError for a file that is not a model of ours.
     """
     top, classes = TOP, []
     try:
@@ -90,7 +90,7 @@ def predict_to_csv(model: str | Path, files: Iterable[str], out: str | Path, dev
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule predict, a gpufeed.job.Job."""
+    """Run rule predict. job: a gpufeed.job.Job."""
     job.take_gpus(1, job.params.device)
     files = list(job.input.files)
     if job.params.samples:

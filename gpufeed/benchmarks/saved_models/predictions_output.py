@@ -1,4 +1,4 @@
-"""Predictions as text: a table to read, CSV and JSON. Each row is written as it comes."""
+"""Writes predictions as a table, CSV or JSON, one row at a time."""
 
 import csv
 import json
@@ -11,12 +11,12 @@ from typing import TextIO
 from gpufeed.core.file_writes import whole
 
 FORMATS = ("table", "csv", "json")
-WIDEST = 24  # letters of a class name that a table shows
+WIDEST = 24  # characters of a class name in a table
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A file and its most probable classes, the first one first; or the reason why it has none."""
+    """A file and its most probable classes, best first; or the reason why it has none."""
 
     file: str
     classes: tuple[tuple[str, float], ...]
@@ -26,9 +26,9 @@ class Prediction:
 def write_predictions(
     predictions: Iterable[Prediction], out: TextIO, format: str, top: int, classes: Sequence[str]
 ) -> int:
-    """Writes one row a prediction in one of FORMATS; returns how many files have none.
+    """Write one row per prediction in one of FORMATS; return how many files have none.
 
-    top: classes that a row has at most; classes: all that there are, for the width of a table's columns.
+    top: the most classes of a row; classes: all classes, for the width of a table's columns.
     """
     write = {"table": write_table, "csv": write_csv, "json": write_json}[format]
     counter = Counter(predictions)
@@ -37,7 +37,7 @@ def write_predictions(
 
 
 class Counter:
-    """Passes predictions on and counts the files that have none."""
+    """Passes predictions on and counts the files without one."""
 
     def __init__(self, predictions: Iterable[Prediction]):
         self.predictions, self.without = predictions, 0
@@ -49,7 +49,7 @@ class Counter:
 
 
 def write_table(predictions: Iterable[Prediction], out: TextIO, top: int, classes: Sequence[str]) -> None:
-    """A line a file: the classes with their probabilities in columns, then the path."""
+    """Write a line per file: classes with their probabilities in columns, then the path."""
     width = min(max((len(shown(name)) for name in classes), default=0), WIDEST)
     for prediction in predictions:
         cells = [f"{shown(name)[:width]:<{width}} {share:6.1%}" for name, share in prediction.classes]
@@ -58,11 +58,11 @@ def write_table(predictions: Iterable[Prediction], out: TextIO, top: int, classe
 
 
 def write_csv(predictions: Iterable[Prediction], out: TextIO, top: int, classes: Sequence[str]) -> None:
-    """Columns file, reason, class_1, probability_1, class_2 ...; reason is mostly empty.
+    """Write columns file, reason, class_1, probability_1, class_2 ...; reason is mostly empty.
 
-    A text that a spreadsheet would run as a formula stands behind an apostrophe.
+    A text that a spreadsheet would run as a formula gets an apostrophe in front.
     """
-    # older Pythons do not quote a carriage return, which readers take for the end of the row
+    # older Pythons do not quote a carriage return, which ends the row for readers
     writer, quoting = (
         csv.writer(out, quoting=how, lineterminator="\n") for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
     )
@@ -76,12 +76,12 @@ def write_csv(predictions: Iterable[Prediction], out: TextIO, top: int, classes:
 
 
 def no_formula(text: str) -> str:
-    """The text, behind an apostrophe if it begins as formulas do. Source: OWASP, CSV Injection."""
+    """Return the text, with an apostrophe if it looks like a formula. Source: OWASP, CSV Injection."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def write_json(predictions: Iterable[Prediction], out: TextIO, top: int, classes: Sequence[str]) -> None:
-    """A list of {"file", "reason", "classes": [{"class", "probability"}]}; reason is mostly null."""
+    """Write a list of {"file", "reason", "classes": [{"class", "probability"}]}; reason is mostly null."""
     out.write("[")
     for number, prediction in enumerate(predictions):
         ranked = [{"class": name, "probability": share} for name, share in prediction.classes]
@@ -92,8 +92,8 @@ def write_json(predictions: Iterable[Prediction], out: TextIO, top: int, classes
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[TextIO]:
-    """A file to write text to (UTF-8, undecodable names as their bytes) that is whole or not there."""
-    Path(path).parent.stat()  # a folder that somebody mistyped is not made
+    """Yield a text file (UTF-8, undecodable names as their bytes) that is written whole or not at all."""
+    Path(path).parent.stat()  # do not create a mistyped folder
     with (
         whole(path) as partial,
         partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
@@ -102,12 +102,12 @@ def whole_file(path: str | Path) -> Iterator[TextIO]:
 
 
 def shown(text: str) -> str:
-    """The text with what no terminal can show as escapes: line ends, control codes, undecodable bytes."""
+    """Return the text with unprintable characters escaped: line ends, control codes, undecodable bytes."""
     return "".join(letter if letter.isprintable() else escaped(letter) for letter in text)
 
 
 def escaped(letter: str) -> str:
-    """A backslash and a code; a byte of a file name that is no text stands as U+DC80 to U+DCFF."""
+    """Return a character as a backslash code; undecodable bytes of file names are U+DC80 to U+DCFF."""
     if 0xDC80 <= ord(letter) <= 0xDCFF:
         return f"\\x{ord(letter) - 0xDC00:02x}"
     return letter.encode("unicode_escape", "surrogatepass").decode()

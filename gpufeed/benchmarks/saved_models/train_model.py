@@ -1,4 +1,4 @@
-"""A cell trained once, as its repeat 0 is, for its model: nothing is timed."""
+"""Trains a cell once for its model, like repeat 0 of a measurement but without timing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +14,14 @@ from gpufeed.training.cell_training import Trained, train
 from gpufeed.training.checkpoints import Checkpoints, remove_if_done, resumable
 from gpufeed.training.runtime_context import Place, Stores, mean_and_std
 
-REPEAT = 0  # whose seed the training has
+REPEAT = 0  # whose seed is used
 OF_EPOCH = ("epoch", "steps", "images", "train_loss")
 UNLEARNED = {**dict.fromkeys(("resolved", "dataset", "input", "classes")), "epochs": []}
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try: the fields of model.schema.yaml, and the model if it was trained."""
+    """The result of a training: the fields of model.schema.yaml, and the model if there is one."""
 
     about: dict[str, Any]
     model: nn.Module | None
@@ -37,11 +37,11 @@ def train_model(
     scratch: Path | None = None,
     **asked: Any,
 ) -> Attempt:
-    """Trains a cell (Cell.asdict). planned_on, asked: as in cell_document.
+    """Train a cell (Cell.asdict). planned_on, asked: as in cell_document.
 
-    gate: the verdict on the cell's loader, without which nothing runs.
-    checkpoints: where a training that was killed goes on from; who keeps the model removes them then.
-    Trainer fastai has none, and starts again. scratch: as in measure.
+    gate: the verdict on the cell's loader, without which nothing runs. checkpoints: from which a killed
+    training resumes; the caller removes them. Trainer fastai has none, and starts again. scratch: as in
+    measure.
     """
     models: list[nn.Module] = []
 
@@ -56,7 +56,7 @@ def train_model(
 
 
 def learned(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:
-    """What a finished training adds to its document."""
+    """Return the fields of a finished training."""
     info = trained.request.manifest.info
     mean, std = mean_and_std(cell, trained.request.manifest)
     height, width = trained.request.image_size
@@ -70,7 +70,7 @@ def learned(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule train_model, a gpufeed.job.Job: the weights, then what is known of them."""
+    """Run rule train_model: write the weights, then their document. job: a gpufeed.job.Job."""
     job.take_gpus(job.cell["devices"], job.cell["device"])
     with resumable(Path(job.output.model).parent, job.wildcards.cell, job.params.code) as checkpoints:
         asked = {"checkpoints": checkpoints, "scratch": job.scratch, **job.asked}

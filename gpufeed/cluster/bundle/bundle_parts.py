@@ -1,4 +1,4 @@
-"""The parts of a bundle, each brought into one folder: wheels of a stack, archives and code of a run."""
+"""The parts of a bundle, each collected in one folder: wheels of a stack, archives and code of a run."""
 
 import os
 import re
@@ -27,14 +27,14 @@ from gpufeed.core.registry import DERIVED
 from gpufeed.datasets.download import SourceFile, fetch
 
 EXTRAS = ("inference", "tracking", "peers", "dev")
-WHEELS_AT_ONCE = 8  # packages that pip is asked for at once: a run that is killed loses no more
-NVCC = "cuda-toolkit[nvcc,crt,nvvm,cccl]"  # compiles bias-GELU; CUDA 12 has no such package
+WHEELS_AT_ONCE = 8  # packages in a call of pip; a killed run loses at most these
+NVCC = "cuda-toolkit[nvcc,crt,nvvm,cccl]"  # compiles the extension; CUDA 12 has no such package
 
 
 def resolved_requirements(cuda: str, root: Path = ROOT) -> list[str]:
-    """`name==version` of all that `make setup` installs of a stack here, and of what it installs by.
+    """Return `name==version` of all that `make setup` installs for a stack, and of its installers.
 
-    Raises GpufeedError if the versions cannot be had together, or the package index cannot be reached.
+    Raises GpufeedError if the versions conflict, or if the package index cannot be reached.
     """
     uv = re.search(r"^UV_VERSION := (\S+)$", (root / "Makefile").read_text(), re.MULTILINE)[1]
     command = [Path(sys.executable).with_name("uv"), "pip", "compile", "--quiet", "--python", sys.executable]
@@ -55,21 +55,21 @@ def resolved_requirements(cuda: str, root: Path = ROOT) -> list[str]:
 
 
 def missing_wheels(requirements: Iterable[str], folder: Path) -> list[str]:
-    """The requirements, each of one version, that no wheel in the folder meets."""
+    """Return the requirements, of one version each, for which the folder has no wheel."""
     there = {parse_wheel_filename(path.name)[:2] for path in folder.glob("*.whl")}
     return [line for line in requirements if pinned(line) not in there]
 
 
 def pinned(requirement: str) -> tuple[str, Version]:
-    """(name, version) of `name==version`."""
+    """Return (name, version) of `name==version`."""
     found = Requirement(requirement)
     return canonicalize_name(found.name), Version(next(iter(found.specifier)).version)
 
 
 def collect_wheels(requirements: list[str], folder: Path) -> None:
-    """Brings the wheels that are missing into the folder; each appears there whole or not at all.
+    """Collect the missing wheels in the folder; each appears there whole or not at all.
 
-    Raises GpufeedError where pip fails; what it brought before is kept.
+    Raises GpufeedError if pip fails; earlier wheels are kept.
     """
     partial = folder / ".partial"
     rest = iter(missing_wheels(requirements, folder))
@@ -83,7 +83,7 @@ def collect_wheels(requirements: list[str], folder: Path) -> None:
             raise GpufeedError(
                 f"no wheels of {', '.join(batch)} (pip ended with {done.returncode})",
                 "packages that can be downloaded, or built from their sources",
-                "see pip's lines above; then run make bundle again: it goes on where it stopped",
+                "see pip's lines above; then run make bundle again, which resumes",
             )
         for wheel in partial.glob("*.whl"):
             os.replace(wheel, folder / wheel.name)
@@ -91,8 +91,8 @@ def collect_wheels(requirements: list[str], folder: Path) -> None:
 
 
 def datasets_of_run(config: Mapping) -> set[str]:
-    """The sources that `run` needs: those of cells, sweeps and builds, and those that these are made of."""
-    config = deepcopy(config)  # planning names its Datasets in it
+    """Return the sources that `run` needs, including those that derived ones are made from."""
+    config = deepcopy(config)  # planning adds sources to it
     plan, names = planned(config, tried=False), []
     for experiment in config["run"]:
         names += [cell.dataset for cell in plan.cells[experiment].values()]
@@ -109,7 +109,7 @@ def datasets_of_run(config: Mapping) -> set[str]:
 
 
 def plugins_of_run(config: Mapping) -> dict[str, Path]:
-    """Return name -> file, of the code of one's own that `run` names: as the folder of a run must have it."""
+    """Return name -> file for the user code that `run` needs, named relative to the folder of the run."""
     cells = planned(deepcopy(config), tried=False).cells
     named = {
         name for run in config["run"] for cell in cells[run].values() for name in references_of(cell).values()
@@ -118,9 +118,9 @@ def plugins_of_run(config: Mapping) -> dict[str, Path]:
 
 
 def collect_plugins(config: Mapping, folder: Path) -> list[str]:
-    """Copy the code of one's own into the folder, in place of what was there; return the names of its files.
+    """Copy the user code into the folder, replacing what was there; return the names of its files.
 
-    Files outside of the folder of the run stay where they are, which is printed.
+    Files outside of the folder of the run are not copied, which is printed.
     """
     shutil.rmtree(folder, ignore_errors=True)
     found = plugins_of_run(config)
@@ -134,23 +134,23 @@ def collect_plugins(config: Mapping, folder: Path) -> list[str]:
 
 
 def archives_of_run(config: Mapping) -> list[SourceFile]:
-    """The archives of these sources, by name; raises GpufeedError where two of one name differ."""
+    """Return the archives of these sources by name; raise GpufeedError if two of one name differ."""
     found: dict[str, SourceFile] = {}
     for name in sorted(datasets_of_run(config)):
-        for row in config["sources"].get(name, {}).get("files", []):  # a Dataset of a block has none
+        for row in config["sources"].get(name, {}).get("files", []):  # a Dataset has none
             file = SourceFile(**{**row, "urls": tuple(row.get("urls", ()))})
             if found.setdefault(file.name, file).sha256 != file.sha256:
                 raise GpufeedError(
-                    f"two archives called {file.name}", "one name for each", f"rename one in sources.{name}"
+                    f"two archives named {file.name}", "unique names", f"rename one in sources.{name}"
                 )
     return [found[name] for name in sorted(found)]
 
 
 def collect_archives(config: Mapping, folder: Path) -> list[SourceFile]:
-    """Brings the archives into the folder, from `archives` and `data` of the config or their addresses.
+    """Collect the archives in the folder, from `archives` and `data` of the config or from their URLs.
 
-    One that is whole stays, one that broke off goes on. Raises GpufeedError, after all others were tried, for
-    those that no place gives.
+    Complete ones are kept, and partial downloads resumed. Raises GpufeedError for those that are nowhere,
+    after all others were tried.
     """
     places = [Path(place) for place in config["archives"]]
     places += sorted(Path(config["data"]).expanduser().glob("*/archives"))

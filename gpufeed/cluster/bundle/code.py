@@ -1,7 +1,7 @@
 """python -m gpufeed.cluster.bundle.code [FILE.tar.gz], in a checkout: the code for a node, with its commit.
 
-Writes gpufeed/_commit.json, by which a copy without .git knows its commit and whether it was changed since.
-With a file it packs all that git does not ignore into that, as it is now, and gpufeed/_commit.json with it.
+Writes gpufeed/_commit.json, by which a copy without .git knows its commit and whether it has changed. With a
+file, it also packs all that git does not ignore, and gpufeed/_commit.json, into an archive.
 """
 
 import argparse
@@ -15,14 +15,14 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import whole
 from gpufeed.system.commit import FILE, checkout, git, write
 
-TOP = "gpufeed"  # the one folder that an archive unpacks to
+TOP = "gpufeed"  # the only top-level folder of an archive
 SHOWN = 10  # changed files that are named
 
 
 def pack(root: Path, archive: Path | None = None) -> str:
-    """Writes the commit file of the checkout at `root`, and an archive; returns what to print of them.
+    """Write the commit file of the checkout at `root`, and an archive; return a summary to print.
 
-    Raises GpufeedError where git does not answer.
+    Raises GpufeedError if git does not answer.
     """
     listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     commit, dirty = checkout(root)
@@ -30,7 +30,7 @@ def pack(root: Path, archive: Path | None = None) -> str:
         raise GpufeedError(
             f"no answer from git on {root}",
             "a git checkout of gpufeed, with a commit",
-            "run it where the code was cloned, as the user that the clone belongs to",
+            "run it in the clone, as the user who owns it",
         )
     changes = (git(root, "status", "--short", "--untracked-files=all") or "").splitlines()
     write(root, commit, dirty)
@@ -50,10 +50,10 @@ def pack(root: Path, archive: Path | None = None) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m gpufeed.cluster.bundle.code", description=__doc__)
-    parser.add_argument("archive", type=Path, nargs="?", metavar="FILE.tar.gz", help="is packed too")
+    parser.add_argument("archive", type=Path, nargs="?", metavar="FILE.tar.gz", help="archive to write, too")
     try:
         print(pack(ROOT, parser.parse_args().archive))
     except GpufeedError as error:
         sys.exit(str(error))
-    except OSError as error:  # no room, no permission
+    except OSError as error:  # a full disk, or no permission
         sys.exit(str(GpufeedError(str(error), "a place with room, in which you may write", "name another")))

@@ -1,7 +1,7 @@
-"""What a bundle says of itself: checksums of its files, and for which Python and stack they are.
+"""The description of a bundle: checksums of its files, and the Python and stack that it is for.
 
-python -m gpufeed.cluster.bundle.contents FOLDER 12|13: can `make setup OFFLINE=FOLDER` install from it?
-It runs in a Python into which nothing was installed, and needs the standard library only.
+python -m gpufeed.cluster.bundle.contents FOLDER 12|13 checks whether `make setup OFFLINE=FOLDER` can install
+from it. It runs in a Python without any packages, so it needs only the standard library.
 """
 
 import json
@@ -14,19 +14,19 @@ from gpufeed.core.file_writes import sha256_of, write_whole
 from gpufeed.core.folders import check_checkout
 
 ROOT = Path(__file__).resolve().parents[3]
-SUMS = "SHA256SUMS"  # as sha256sum writes and reads it
+SUMS = "SHA256SUMS"  # in the format of sha256sum
 ABOUT = "bundle.json"
 COPY = "copy the folder again, by rsync -a --checksum"
 PARTS = ("archives", "plugins", "wheels")
 
 
 def constraints(cuda: str, root: Path = ROOT) -> Path:
-    """The file with the versions of a stack, `12` or `13`."""
+    """Return the constraints file of a stack, `12` or `13`."""
     return root / f"envs/constraints-cuda{cuda}.txt"
 
 
 def this_node(cuda: str, root: Path = ROOT) -> dict[str, str]:
-    """What wheels must fit: the stack and its versions, and Python and platform of this process."""
+    """Return what wheels must match: the stack, its versions, and Python and platform of this process."""
     return {
         "cuda": cuda,
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
@@ -36,7 +36,7 @@ def this_node(cuda: str, root: Path = ROOT) -> dict[str, str]:
 
 
 def seal(folder: Path, about: dict[str, str]) -> None:
-    """Writes bundle.json, then the checksums of all files: what has them is whole."""
+    """Write bundle.json, then the checksums of all files, which mark the bundle as complete."""
     (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
     files = [folder / ABOUT, *(path for part in PARTS for path in sorted((folder / part).rglob("*")))]
     lines = [f"{sha256_of(path)}  {path.relative_to(folder)}\n" for path in files if path.is_file()]
@@ -44,23 +44,23 @@ def seal(folder: Path, about: dict[str, str]) -> None:
 
 
 def check(folder: Path, cuda: str, root: Path = ROOT) -> int:
-    """The number of files of a bundle that is whole and fits this Python; raises GpufeedError otherwise."""
-    pack = f"run make bundle CUDA={cuda} again, where there is a network: it goes on where it stopped"
+    """Return the number of files of a complete bundle for this Python; raise GpufeedError otherwise."""
+    pack = f"run make bundle CUDA={cuda} again, where there is a network: it resumes"
     check_checkout(root / "envs")
     if not (folder / SUMS).is_file():
-        raise GpufeedError(f"no {SUMS} in {folder}", "a folder that make bundle packed to its end", pack)
+        raise GpufeedError(f"no {SUMS} in {folder}", "a folder that make bundle completed", pack)
     if not constraints(cuda, root).is_file():
         raise GpufeedError(f"CUDA={cuda}", "12 or 13", "make setup CUDA=12 (or 13) OFFLINE=FOLDER")
     rows = [line.partition("  ") for line in (folder / SUMS).read_text(errors="replace").splitlines()]
     if not any(name == ABOUT for _, _, name in rows):
-        raise GpufeedError(f"{folder / SUMS} does not name {ABOUT}", "a file that was copied whole", COPY)
+        raise GpufeedError(f"{folder / SUMS} does not list {ABOUT}", "a complete copy of the file", COPY)
     wrong = [
         name for sum_, _, name in rows if not (folder / name).is_file() or sha256_of(folder / name) != sum_
     ]
     if wrong:
         shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} others" if len(wrong) > 3 else "")
         raise GpufeedError(
-            f"{shown} in {folder}: missing, or other bytes than were packed",
+            f"{shown} in {folder}: missing or damaged",
             f"the files of {folder / SUMS}",
             COPY,
         )
@@ -72,9 +72,9 @@ def check(folder: Path, cuda: str, root: Path = ROOT) -> int:
 
 
 def unfit(key: str, packed: str, here: str, pack: str) -> GpufeedError:
-    """A bundle for another stack, Python or platform."""
+    """Return the error for a bundle for another stack, Python or platform."""
     if key == "constraints":
-        return GpufeedError("a bundle of other versions", "those of this checkout's envs", pack)
+        return GpufeedError("a bundle of other versions", "the versions in this checkout's envs", pack)
     remedy = f"make setup CUDA={packed}, or pack another" if key == "cuda" else pack
     if key == "python":
         remedy = f"make setup PYTHON=python{packed}, or pack with make bundle PYTHON=python{here}"
@@ -85,6 +85,6 @@ if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     try:
-        print(f"{sys.argv[1]}: {check(Path(sys.argv[1]), sys.argv[2])} files, all whole")
+        print(f"{sys.argv[1]}: {check(Path(sys.argv[1]), sys.argv[2])} files, all intact")
     except GpufeedError as error:
         sys.exit(str(error))

@@ -1,4 +1,4 @@
-"""Checks of what the jobs ask for where Slurm says nothing: it takes their lines, and the run regrets it."""
+"""Checks of requests that Slurm accepts silently, although the run would fail or waste resources."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from gpufeed.cluster.preflight.site import Site
 
 Check = Callable[[Plan, Site, Node], Iterator[Finding]]
 Faults = Callable[[Ask, Site], Iterator[str]]
-# what to set, and the options that must not stand for it in slurm_extra
+# setting -> sbatch options that must not replace it in slurm_extra
 INSTEAD_OF_EXTRA = {
     "slurm_account": "--account -A",
     "slurm_partition": "--partition -p",
@@ -25,7 +25,7 @@ INSTEAD_OF_EXTRA = {
 }
 INSTEAD = {option: key for key, options in INSTEAD_OF_EXTRA.items() for option in options.split()}
 HEARD = re.compile(r"(R:)?((SIG)?TERM|15)(@\d+)?", re.IGNORECASE)
-# sbatch takes an option of the line before these, or they change no job
+# variables that the options of a line override, or that change no job
 HARMLESS = re.compile(
     "SBATCH_(ACCOUNT|PARTITION|QOS|TIMELIMIT|NODES|MEM_PER_NODE|(NO_)?REQUEUE|DEBUG|WCKEY|EXPORT|JOB_NAME|OUTPUT"
     "|ERROR|COMMENT|OPEN_MODE|ACCTG_FREQ|PROFILE)"
@@ -47,7 +47,7 @@ def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 def profiles(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     for file, key, nearest in plan.unheard:
         yield Finding(
-            f"{key} in {file}, which Snakemake passes over without a word",
+            f"{key} in {file}, which Snakemake silently ignores",
             "options of Snakemake, rules of this workflow, and resources that it or Slurm's executor reads",
             f"write {nearest} instead" if nearest else "correct it, or take it out",
         )
@@ -57,7 +57,7 @@ def set_resources(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     for file, rules in plan.erased:
         yield Finding(
             f"resources in {file} lost by a later set-resources: {', '.join(sorted(rules))}",
-            "one set-resources: Snakemake takes that of the last profile, or of the command line, as a whole",
+            "one set-resources: Snakemake uses only that of the last profile, or of the command line",
             f"put the lines of the later one into {file} and take it out, or repeat all of {file} there",
         )
 
@@ -66,14 +66,14 @@ def shell(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     adding = [name for name in node.variables if not HARMLESS.fullmatch(name)]
     if adding:
         yield Finding(
-            f"{', '.join(adding)} in the shell: sbatch adds what they say to every line without it",
-            "jobs that get what their lines say, which is all that preflight sees",
-            f"unset {' '.join(adding)}; put what you mean by it into the profile",
+            f"{', '.join(adding)} in the shell: sbatch adds these options to every line without them",
+            "jobs that follow their lines, which is all that preflight sees",
+            f"unset {' '.join(adding)}; use the profile instead",
         )
 
 
 def each_job(expected: str, remedy: str, note: bool = False) -> Callable[[Faults], Check]:
-    """Make a check of a function that says what is wrong with one job: each fault once, with its rules."""
+    """Make a check from a function that yields a job's faults; report each fault once, with its rules."""
 
     def make(faults: Faults) -> Check:
         def check(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -99,7 +99,7 @@ def without_line(ask: Ask, site: Site) -> Iterator[str]:
 
 
 @each_job(
-    "a partition that takes the job: Slurm may accept a job beyond its time limit, and never start it",
+    "a partition that fits the job: Slurm may accept a job beyond its time limit, and never start it",
     "correct slurm_partition, or the file that slurm-partition-config names",
 )
 def partition(ask: Ask, site: Site) -> Iterator[str]:
@@ -107,7 +107,7 @@ def partition(ask: Ask, site: Site) -> Iterator[str]:
         yield "no partition"
     if ask.misfit:
         name = ask.resources["slurm_partition"]
-        yield f"partition {name}, which does not take the job by its limits in the file"
+        yield f"partition {name}, whose limits in the file the job exceeds"
 
 
 @each_job("MB: Python with torch takes more than 1,000", "multiply by 1,000 if GB were meant", note=True)
@@ -130,11 +130,11 @@ def preempted(ask: Ask, site: Site) -> Iterator[str]:
 
 
 @each_job(
-    "jobs within the limits of the qos: GPUs x hours count, not hours alone",
+    "jobs within the limits of the qos, which may count GPUs x hours",
     "correct runtime, in minutes, or the GPUs (devices and nodes in the config), or take another qos",
 )
 def time(ask: Ask, site: Site) -> Iterator[str]:
-    """Slurm takes a job beyond the limits and lets it wait for ever, but for a qos with DenyOnLimit."""
+    """Check time limits: Slurm lets a job beyond them wait forever, unless the qos has DenyOnLimit."""
     if ask.line and not whole(ask.resources.get("runtime")):
         yield "no time limit"
     if ask.line and site.qos and ask.qos not in site.qos:
@@ -144,7 +144,7 @@ def time(ask: Ask, site: Site) -> Iterator[str]:
         hours = whole(runtime) / 60
         if limits and limits.hours is not None and hours > limits.hours:
             yield f"{hours:g} h{when}, where {limits.hours:g} h are allowed"
-            return  # a retry is longer still
+            return  # a retry would be even longer
         if limits and limits.gpu_hours is not None and ask.gpus * hours > limits.gpu_hours:
             yield (
                 f"{ask.gpus} GPUs for {hours:g} h{when} are {ask.gpus * hours:g} GPU-hours, where "
@@ -154,10 +154,10 @@ def time(ask: Ask, site: Site) -> Iterator[str]:
 
 
 @each_job(
-    "what the rules set: more GPUs are paid for and idle, numbers of different GPUs do not compare, workers "
-    "are counted by the cores, GPUs without nodes: 1 may be spread, nodes without a GPU may lack a feature",
-    "take it out of the profile, but for nodes: 1 under default-resources. Numbers are devices, nodes and "
-    "cores_per_job in the config; sweep_gpu_model and sweep_constraint are for jobs with a GPU alone",
+    "what the rules set: more GPUs would be idle, results of different GPUs do not compare, workers depend "
+    "on the cores, GPUs without nodes: 1 may be spread, and nodes without a GPU may lack a feature",
+    "remove it from the profile, except nodes: 1 under default-resources. Use devices, nodes and "
+    "cores_per_job in the config; sweep_gpu_model and sweep_constraint apply only to jobs with a GPU",
 )
 def set_by_rules(ask: Ask, site: Site) -> Iterator[str]:
     wanted, given = requests(ask.own), requests(ask.resources)
@@ -177,12 +177,12 @@ def set_by_rules(ask: Ask, site: Site) -> Iterator[str]:
 
 
 def spelt(asked: list[tuple[int, str]]) -> str:
-    """2 x H200, or none."""
+    """Return requests in words, such as `2 x H200`, or `none`."""
     return " and ".join(f"{number} x {model or 'any'}" for number, model in asked if number) or "none"
 
 
 @each_job(
-    "one form for the whole sweep: their numbers do not compare",
+    "one form for the whole sweep, so that results compare",
     "write one of them as sweep_constraint under default-resources",
     note=True,
 )
@@ -194,8 +194,8 @@ def forms(ask: Ask, site: Site) -> Iterator[str]:
 
 
 @each_job(
-    "resources, which the executor sees: of an option that is repeated sbatch takes the last",
-    "take it out of slurm_extra",
+    "resources, which the executor sees: sbatch uses the last of repeated options",
+    "remove it from slurm_extra",
 )
 def extra(ask: Ask, site: Site) -> Iterator[str]:
     for word in ask.extra:
@@ -205,13 +205,13 @@ def extra(ask: Ask, site: Site) -> Iterator[str]:
 
 
 @each_job(
-    "SIGTERM to the steps of the job: a training then keeps its state and asks to be started again",
+    "SIGTERM to the steps of the job: a training then saves its state and asks for a requeue",
     "write --signal=TERM@120 into slurm_extra",
 )
 def signal(ask: Ask, site: Site) -> Iterator[str]:
     for value in re.findall(r"--signal[= ](\S+)", " ".join(ask.extra))[-1:]:
         batch = "B" in value.rpartition(":")[0].upper()
-        why = "which ends the batch shell and with it the job" if batch else "which ends a training at once"
+        why = "which ends the batch shell and so the job" if batch else "which ends a training at once"
         if not HEARD.fullmatch(value):
             yield f"--signal={value} in slurm_extra, {why}"
 

@@ -1,4 +1,4 @@
-"""What the rules of a run ask Slurm for, as slurm/lines.py gets it out of Snakemake."""
+"""What the rules of a run request from Slurm, extracted from Snakemake by slurm/lines.py."""
 
 import json
 import re
@@ -21,11 +21,11 @@ GPUS_IN_GRES = re.compile(r"gpu(?::([\w.]*[A-Za-z][\w.]*))?(?::(\d+))?")  # gpu,
 class Ask:
     """One job's request.
 
-    line: the sbatch line without the command that it wraps; "" where `error` says why there is none.
-    resources: Snakemake's, by name; runtime in minutes, mem_mb in MB. own: those that the rule itself sets,
-    whatever the profile says. misfit: whether it names a partition whose limits it does not keep, by
-    the file of slurm-partition-config. last_line, last_runtime: the same at the last retry. count: jobs
-    like it.
+    line: the sbatch line without the wrapped command; "" if `error` says why there is none. resources:
+    Snakemake's, by name; runtime in minutes, mem_mb in MB. own: the resources set by the rule, whatever the
+    profile says. misfit: whether the job exceeds the limits of its partition in the file of
+    slurm-partition-config. last_line, last_runtime: the same at the last retry. count: jobs with this
+    request.
     """
 
     rule: str
@@ -40,29 +40,29 @@ class Ask:
 
     @property
     def gpus(self) -> int:
-        """GPUs of the job, on all nodes together; where two options ask, the most that one asks for."""
+        """GPUs of the job on all nodes together; if two options request some, the larger number."""
         return max((number for number, _ in requests(self.resources)), default=0)
 
     @property
     def models(self) -> set[str]:
-        """Of its GPUs; "" where any will do."""
+        """Models of its GPUs; "" for any."""
         return {model for number, model in requests(self.resources) if number}
 
     @property
     def qos(self) -> str:
-        """The last in the line, which sbatch takes; "" without one."""
+        """The last qos in the line, which sbatch uses; "" without one."""
         return ["", *re.findall(r" --qos=(\S+)", self.line)][-1]
 
     @property
     def extra(self) -> list[str]:
-        """The words of slurm_extra, the one text of a profile that goes into the line as it is."""
+        """The words of slurm_extra, which goes into the line unchanged."""
         return words_of(self.resources.get("slurm_extra"))
 
 
 def requests(resources: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """(GPUs on all nodes together, their model or "") by `gpu` with `gpu_model`, and by `gres`.
+    """Return (GPUs on all nodes together, their model or "") for `gpu` with `gpu_model`, and for `gres`.
 
-    Slurm's executor writes --gpus wherever there is a gpu_model.
+    Slurm's executor writes --gpus whenever there is a gpu_model.
     """
     model = str(resources.get("gpu_model") or "")
     gpus = whole(resources.get("gpu", 1 if model else 0))
@@ -73,12 +73,12 @@ def requests(resources: Mapping[str, Any]) -> list[tuple[int, str]]:
 
 
 def whole(value: object) -> int:
-    """The value as a whole number; 0 for what is none."""
+    """Return the value as an int; 0 if it is not one."""
     return int(str(value)) if str(value).isdecimal() else 0
 
 
 def words_of(text: object) -> list[str]:
-    """The words of a text as a shell splits them; by blanks alone where a quote is never closed."""
+    """Split a text as a shell does; at spaces if a quote is not closed."""
     try:
         return shlex.split(str(text or ""))
     except ValueError:
@@ -87,12 +87,12 @@ def words_of(text: object) -> list[str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run. jobs: what each rule asks for, each different request once.
+    """A run. jobs: what each rule requests, each different request once.
 
-    config: as Snakemake merged it. datasets: names of those that are prepared. unheard: (file, key, nearest
-    choice or "") of what Snakemake passes over in the profiles. erased: (file, rules) of resources in a
-    profile that a later set-resources took away. given: what --config set, as Snakemake read it. profiles:
-    their files. logs: slurm-logdir; "" without one. apptainer_args: what Snakemake hands to apptainer.
+    config: as Snakemake merged it. datasets: names of those that will be prepared. unheard: (file, key,
+    nearest choice or "") for keys of profiles that Snakemake ignores. erased: (file, rules) for resources of
+    a profile that a later set-resources removed. given: what --config set, as Snakemake read it. profiles:
+    their files. logs: slurm-logdir; "" without one. apptainer_args: what Snakemake passes to apptainer.
     """
 
     executor: str
@@ -108,7 +108,7 @@ class Plan:
 
 
 def reason(said: str) -> str:
-    """The end of what Snakemake says, without the frames of an error of Python's and without its options."""
+    """Return the end of Snakemake's output, without its usage text and the frames of a traceback."""
     said = re.sub(r"^usage:.*?^(?=\S+: error:)", "", said, flags=re.DOTALL | re.MULTILINE)
     before, frames, after = said.partition("Traceback (most recent call last):\n")
     if frames:
@@ -117,7 +117,7 @@ def reason(said: str) -> str:
 
 
 def plan_of(arguments: Sequence[str], folder: Path) -> Plan:
-    """The plan of `snakemake ARGUMENTS` in a folder; raises GpufeedError where Snakemake makes none."""
+    """Return the plan of `snakemake ARGUMENTS` in a folder; raise GpufeedError if Snakemake fails."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "plan.json"
         command = [sys.executable, str(SCRIPT), str(out), "--", *arguments]
@@ -126,7 +126,7 @@ def plan_of(arguments: Sequence[str], folder: Path) -> Plan:
             raise GpufeedError(
                 f"snakemake {shlex.join(arguments)} does not plan:\n{reason(done.stdout + done.stderr)}",
                 "a run whose profile, config and targets Snakemake understands",
-                "correct what Snakemake says, or see it by itself: the same command with -n",
+                "correct what Snakemake reports, or run the same command with -n",
             )
         raw = json.loads(out.read_text())
         return Plan(**raw | {"jobs": [Ask(**row) for row in raw["jobs"]]})

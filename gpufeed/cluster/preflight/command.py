@@ -1,4 +1,4 @@
-"""The command python -m gpufeed.preflight: what a run would ask Slurm for, and what is wrong with it."""
+"""The command python -m gpufeed.preflight: what a run would request from Slurm, and what is wrong with it."""
 
 import argparse
 import sys
@@ -15,17 +15,17 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import check_checkout
 
 FINE, FOUND, NO_PLAN = 0, 1, 2
-DRY_RUN = ("-n", "--dry-run", "--dryrun")  # it is one
+DRY_RUN = ("-n", "--dry-run", "--dryrun")  # redundant: preflight starts nothing
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="python -m gpufeed.preflight",
         description="Prints the sbatch line of every rule, as the executor would make it, and what is wrong "
         "with the lines, the software, scratch and data. It submits nothing.",
-        epilog="All else goes to Snakemake: targets, --configfile, --config, profiles. Exit code: 0 if "
-        "nothing was found (notes do not count), 1 if something was, 2 if the run cannot be planned.",
+        epilog="All other arguments go to Snakemake: targets, --configfile, --config, profiles. Exit code: 0 "
+        "if nothing was found (notes do not count), 1 if something was, 2 if the run cannot be planned.",
         allow_abbrev=False,
     )
     found.add_argument(
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def findings(plan: Plan, site: Site, node: Node, deployment: str = "none") -> list[Finding]:
-    """All that is wrong."""
+    """Run all checks, and return what they found."""
     checks = (
         software_checks.default_profile,
         software_checks.login_node,
@@ -56,7 +56,7 @@ def findings(plan: Plan, site: Site, node: Node, deployment: str = "none") -> li
 
 
 def show(plan: Plan) -> None:
-    """Every line with its rule and number of jobs, and the profiles that it comes from."""
+    """Print every line with its rule and number of jobs, and the profiles that it comes from."""
     for ask in plan.jobs:
         print(f"{ask.rule} ({ask.count} {'job' if ask.count == 1 else 'jobs'})")
         print(f"  {ask.line or 'no line: ' + ask.error}")
@@ -64,20 +64,20 @@ def show(plan: Plan) -> None:
 
 
 def snakemake_arguments(site: str, rest: Sequence[str]) -> list[str]:
-    """Return what Snakemake gets: the profiles, and all but --dry-run."""
+    """Return Snakemake's arguments: the profiles, and the rest without --dry-run."""
     words = [word for word in rest if word not in DRY_RUN]
     return ["--profile", "slurm", "--profile", f"slurm/{site}", *words]
 
 
 def in_checkout(folder: Path, rest: Sequence[str]) -> None:
-    """Raises GpufeedError where there is no Snakefile and none was given."""
+    """Raise GpufeedError if there is no Snakefile and none was given."""
     given = any(word.partition("=")[0] in ("-s", "--snakefile") for word in rest)
     if not given and not any((folder / name).exists() for name in ("Snakefile", "workflow/Snakefile")):
         raise GpufeedError(f"no Snakefile in {folder}", "the checkout of gpufeed", "run it in the checkout")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code."""
+    """Run the command line and return its exit code."""
     options, rest = parser().parse_known_args(arguments)
     try:
         check_checkout(PROFILES)

@@ -8,9 +8,9 @@ from gpufeed.core.rerun_options import options
 
 @dataclass(frozen=True)
 class Finding:
-    """Found, expected, what to do. note: the run may start all the same.
+    """Found, expected, what to do. note: the run may start anyway.
 
-    config: what `--config` has to set for it; `{config}` in the remedy stands for that option.
+    config: what `--config` must set; `{config}` in the remedy stands for that option.
     """
 
     found: str
@@ -24,13 +24,13 @@ class Finding:
         remedy = self.remedy
         if self.config:
             (option,) = options((), self.config, ".")
-            option += " (all in one: Snakemake keeps the last --config alone)"
+            option += " (in one option: Snakemake uses only the last --config)"
             remedy = remedy.replace("{config}", option)
         return f"{kind}: {self.found}\n  expected: {self.expected}\n  what to do: {remedy}"
 
 
 def joined(findings: Iterable[Finding], given: Mapping[str, object]) -> list[Finding]:
-    """The findings, each with one and the same `--config`: what was given, and what each of them sets."""
+    """Return the findings with one common `--config`: what was given, and what all of them set."""
     found = list(findings)
     settings = dict(given)
     for finding in found:

@@ -1,4 +1,4 @@
-"""What the node on which preflight runs has to say: its shell, Slurm's configuration, torch."""
+"""The node on which preflight runs: its shell, Slurm's configuration, torch."""
 
 import os
 import re
@@ -17,13 +17,13 @@ NV = ("APPTAINER_NV", "SINGULARITY_NV")
 
 @dataclass(frozen=True)
 class Node:
-    """A node. inside_job: the number of Slurm's job in which preflight runs.
+    """A node. inside_job: the id of the Slurm job in which preflight runs.
 
-    min_job_age: seconds for which squeue remembers a job that has ended; None where Slurm does not say.
-    cuda: the version that torch was built for, "" for none; None where torch could not be asked.
-    architectures: for which it holds code, such as sm_80. no_torch: why it cannot be imported. checkout:
-    where jobs start. commands: paths of those that run jobs. variables: names of those of the shell that
-    sbatch may read, SBATCH_*. nv: whether a variable gives containers the GPUs, as apptainer's --nv does.
+    min_job_age: seconds for which squeue remembers an ended job; None if unknown. cuda: the CUDA version of
+    torch, "" for none; None if torch does not start. architectures: those that torch has code for, such as
+    sm_80. no_torch: why torch cannot be imported. checkout: where jobs start. commands: paths of those that
+    run jobs. variables: names of SBATCH_* variables of the shell. nv: whether a variable gives containers the
+    GPUs, as apptainer's --nv does.
     """
 
     inside_job: str | None = None
@@ -39,7 +39,7 @@ class Node:
 
 
 def look() -> Node:
-    """This node."""
+    """Return this node."""
     cuda, architectures, no_torch = ask_torch()
     return Node(
         inside_job=os.environ.get("SLURM_JOB_ID"),
@@ -54,7 +54,7 @@ def look() -> Node:
 
 
 def said_by(*command: str) -> str | None:
-    """What a command prints; None where it is missing, refuses or takes longer than 20 s."""
+    """Return the output of a command; None if it is missing, fails or takes longer than 20 s."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=20, check=True
@@ -64,13 +64,13 @@ def said_by(*command: str) -> str | None:
 
 
 def min_job_age(config: str) -> int | None:
-    """The seconds in `MinJobAge = 300 sec`, a line of Slurm's configuration."""
+    """Return the seconds in `MinJobAge = 300 sec`, a line of Slurm's configuration."""
     found = re.search(r"^MinJobAge\s*=\s*(\d+)", config, re.MULTILINE)
     return int(found[1]) if found else None
 
 
 def ask_torch() -> tuple[str | None, tuple[str, ...], str]:
-    """(CUDA version, architectures, "") of this Python's torch, or (None, (), why it cannot be imported)."""
+    """Return (CUDA version, architectures, "") of this Python's torch, or (None, (), why it fails)."""
     done = subprocess.run([sys.executable, "-c", ASK_TORCH], capture_output=True, text=True)
     if done.returncode:
         return None, (), (done.stderr.strip().splitlines() or ["no message"])[-1]

@@ -1,6 +1,6 @@
-"""What Slurm says of the lines: `sbatch --test-only` judges each, and submits nothing.
+"""Slurm's own judgement of the lines: `sbatch --test-only` checks each, and submits nothing.
 
-It answers for account, quality of service, partition, GPUs, constraint, nodes, cores, memory and time.
+It covers account, quality of service, partition, GPUs, constraint, nodes, cores, memory and time.
 """
 
 import re
@@ -13,10 +13,10 @@ from gpufeed.cluster.preflight.finding import Finding
 from gpufeed.cluster.preflight.login_node import Node
 from gpufeed.cluster.preflight.site import Site
 
-SECONDS = 60  # of a busy controller, for one line
-UNLIKE = re.compile(r" --(output|comment) \S+")  # in lines that ask for the same
+SECONDS = 60  # limit for one line, in case the controller is busy
+UNLIKE = re.compile(r" --(output|comment) \S+")  # the only difference between equal requests
 NO_ANSWER = re.compile(r"contact slurm|configuration source|timed out|[Aa]uthentication|Connection refused")
-LATER = re.compile("busy|down, drained|not available now")  # Slurm queues such a job all the same
+LATER = re.compile("busy|down, drained|not available now")  # Slurm would still queue such a job
 
 
 class Silent(Exception):
@@ -24,7 +24,7 @@ class Silent(Exception):
 
 
 def refusal(line: str) -> str:
-    """Why Slurm refuses a line, in its own words, "" where it takes it; raises Silent without an answer."""
+    """Return Slurm's reason for refusing a line, "" if it accepts it; raise Silent without an answer."""
     command = [*shlex.split(line), "--test-only", "--wrap=true"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
@@ -41,7 +41,7 @@ def refusal(line: str) -> str:
 
 
 def refused(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    """Lines that Slurm refuses, and those of the last retry; each request is asked about once."""
+    """Yield the lines that Slurm refuses, last retries included; each request is checked once."""
     rules: dict[str, set[str]] = {}
     for ask in plan.jobs:
         for line in filter(None, (ask.line, ask.last_line)):

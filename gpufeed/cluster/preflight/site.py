@@ -1,4 +1,4 @@
-"""What a site allows: slurm/SITE/site.yaml, by core/schemas/site.schema.yaml."""
+"""What a site allows: slurm/SITE/site.yaml, described by core/schemas/site.schema.yaml."""
 
 import os
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ PROFILES = ROOT / "slurm"
 
 @dataclass(frozen=True)
 class Qos:
-    """Limits of one quality of service; None: preflight knows none.
+    """Limits of one quality of service; None: no known limit.
 
-    hours: of one job. gpu_hours: GPUs x hours of one job. preempted_after_hours: from then on Slurm may take
-    the node away.
+    hours: of one job. gpu_hours: GPUs x hours of one job. preempted_after_hours: when Slurm may preempt a
+    job.
     """
 
     hours: float | None = None
@@ -28,7 +28,7 @@ class Qos:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Where data and results belong; files: how many a user may have there."""
+    """Where data and results belong; files: the number that a user may have there."""
 
     folder: Path
     files: int
@@ -38,8 +38,8 @@ class Scratch:
 class Site:
     """A cluster.
 
-    account: what to write as one; "" where jobs have none. qos: those of the site; empty where it has none.
-    gpus: Slurm's name of a model -> compute capability. constraints: feature -> model that it picks.
+    account: a placeholder for messages; "" if jobs have none. qos: those of the site, if any. gpus: Slurm's
+    name of a model -> compute capability. constraints: feature -> the model that it selects.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Site:
 
 
 def sites(folder: Path = PROFILES) -> list[str]:
-    """Names of the sites that have a profile."""
+    """Return the names of the sites that have a profile."""
     return sorted(path.parent.name for path in folder.glob("*/site.yaml"))
 
 
 def read_site(name: str, folder: Path = PROFILES) -> Site:
-    """The site of a name; raises GpufeedError for an unknown one, or a file that breaks the schema."""
+    """Return the site of a name; raise GpufeedError for an unknown one or an invalid file."""
     if name not in sites(folder):
         raise unknown("site", name, sites(folder), f"{folder}")
     path = folder / name / "site.yaml"
@@ -65,7 +65,7 @@ def read_site(name: str, folder: Path = PROFILES) -> Site:
         raw = read_yaml(path.read_text(), str(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise GpufeedError(
-            f"{path}: {error}", "a file of YAML", "compare the file with that of another site"
+            f"{path}: {error}", "a YAML file", "compare the file with that of another site"
         ) from error
     if error := first_error("site", raw):
         raise explain(error, str(path))

@@ -1,6 +1,6 @@
 """Checks of the node, the software environment, the container and profiles/default.
 
-A run in the container, `--sdm apptainer`, needs the image, the command, and GPUs and folders in it.
+A run in the container, `--sdm apptainer`, needs the image and apptainer, and the GPUs and folders inside.
 """
 
 import re
@@ -17,9 +17,9 @@ from gpufeed.cluster.preflight.site import ROOT, Site
 from gpufeed.core.config_schema import check_files
 from gpufeed.core.errors import GpufeedError
 
-LOCAL = tuple(Path(folder) for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run"))  # each node has its own
-TAKES_SQUEUE_S = 120  # below it the executor takes sacct by itself
-ASKS_EVERY_S = 180  # at the latest
+LOCAL = tuple(Path(folder) for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run"))  # separate on each node
+TAKES_SQUEUE_S = 120  # MinJobAge below which the executor uses sacct
+ASKS_EVERY_S = 180  # the executor's longest polling interval
 ERASING = re.compile(  # keys of Snakemake and of its executors for clusters
     "resources|res|default-res(ources)?|default-threads|set-resources|set-resource-scopes|set-threads|max-threads"
     "|executor|jobs|retries|restart-times|(slurm|cluster).*"
@@ -31,24 +31,27 @@ def login_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     if node.min_job_age is not None and TAKES_SQUEUE_S <= node.min_job_age <= ASKS_EVERY_S:
         yield Finding(
             f"squeue here forgets a job {node.min_job_age} s after its end",
-            f"more than {ASKS_EVERY_S} s: Snakemake may ask that late, and then waits for the job for ever",
+            f"more than {ASKS_EVERY_S} s: Snakemake may ask that late, and then waits for the job forever",
             "slurm-status-command: sacct in the profile",
         )
     if node.inside_job:
         yield Finding(
-            f"inside of Slurm's job {node.inside_job}",
+            f"preflight inside of Slurm job {node.inside_job}",
             "a login node: snakemake must outlive the jobs that it submits",
             "leave the allocation, and run snakemake in tmux or screen on the login node",
         )
 
 
 def is_local(folder: Path) -> bool:
-    """Whether each node has a folder of its own there, links followed."""
+    """Return whether a folder, links followed, is on a disk that each node has separately."""
     return any(local in (place, *place.parents) for local in LOCAL for place in (folder, folder.resolve()))
 
 
 def environment(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Iterator[Finding]:
-    """deployment: what runs the jobs: this Python (`none`), `conda` or `apptainer`."""
+    """Check where the software is, and that it starts.
+
+    deployment: what runs the jobs: this Python (`none`), `conda` or `apptainer`.
+    """
     places = {"the checkout": node.checkout}
     if plan.logs:
         places["slurm-logdir"] = node.checkout / Path(plan.logs).expanduser()
@@ -59,12 +62,12 @@ def environment(plan: Plan, site: Site, node: Node, deployment: str = "none") ->
             yield Finding(
                 f"{name} in {folder}, which compute nodes do not see",
                 "a folder that every node mounts",
-                f"make it below your home folder or {site.scratch.folder}",
+                f"create it below your home folder or {site.scratch.folder}",
             )
     if deployment == "apptainer":
         yield from container(plan, site, node)
     elif deployment == "conda" and not node.commands.get("conda"):
-        yield Finding("no command conda", "conda, which makes the environment", "module load anaconda3")
+        yield Finding("no command conda", "conda, which creates the environment", "module load anaconda3")
     elif deployment == "none" and node.no_torch:
         yield Finding(
             f"torch does not start: {node.no_torch}",
@@ -85,25 +88,25 @@ def container(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     given, hidden = words_of(plan.apptainer_args), hidden_folders(plan, site)
     blind = not node.nv and "--nv" not in given and sorted({ask.rule for ask in plan.jobs if ask.gpus})
     binds = ["--bind", ",".join(hidden)] if hidden else []
-    words = ["", *given, *(["--nv"] if blind else []), *binds]  # a blank before them, for Snakemake's parser
+    words = ["", *given, *(["--nv"] if blind else []), *binds]  # leading space, for Snakemake's parser
     option = f"--apptainer-args {shlex.quote(' '.join(words))}"
     if blind:
         yield Finding(
             f"no --nv for the container: no GPU in it for {', '.join(blind)}",
-            "--nv, by which the container has the GPUs and the driver of its host",
+            "--nv, which gives the container the GPUs and the driver of its host",
             f"{option}, or export APPTAINER_NV=1",
         )
     if hidden:
         yield Finding(
             f"data or results in {', '.join(hidden)}, outside of the checkout",
-            "folders that the container shows: of the host Snakemake gives it the checkout alone",
+            "folders that the container sees: Snakemake mounts only the checkout",
             f"{option}, unless the site binds them",
             note=True,
         )
 
 
 def hidden_folders(plan: Plan, site: Site) -> list[str]:
-    """What has to be bound for data and results, and is not."""
+    """Return the folders that must be bound for data and results, and are not."""
     values = re.findall(r"(?:--bind[= ]|-B ?)(\S+)", plan.apptainer_args)
     binds = [bind.split(":") for value in values for bind in value.split(",")]
     shown = (ROOT, *(Path(source) for source, *at in binds if not at or at[0] == source))
@@ -114,9 +117,9 @@ def hidden_folders(plan: Plan, site: Site) -> list[str]:
 
 
 def served(capability: str, architectures: tuple[str, ...]) -> bool:
-    """Whether code for these architectures runs on a GPU of this compute capability.
+    """Return whether code for these architectures runs on a GPU of this compute capability.
 
-    Machine code (sm_) runs on its own major version from its minor one on, PTX (compute_) on all later GPUs.
+    Machine code (sm_) runs on later minor versions of its major version, PTX (compute_) on all later GPUs.
     """
     own = tuple(int(part) for part in capability.split("."))
     for name in architectures:
@@ -124,7 +127,7 @@ def served(capability: str, architectures: tuple[str, ...]) -> bool:
         if not found:
             continue
         theirs = (int(found[2]), int(found[3]))
-        if found[4]:  # such as sm_90a: for this one alone
+        if found[4]:  # such as sm_90a: only for this one
             if theirs == own:
                 return True
         elif theirs <= own and (found[1] == "compute" or theirs[0] == own[0]):
@@ -143,15 +146,15 @@ def stack(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Itera
             ]
             yield Finding(
                 f"GPU {model} (compute capability {site.gpus[model]}) with CUDA {node.cuda or 'none'}: "
-                f"torch has code for {', '.join(node.architectures) or 'no GPU'} alone",
-                "a GPU that the stack serves",
+                f"torch has code only for {', '.join(node.architectures) or 'no GPU'}",
+                "a GPU that the stack supports",
                 "make setup CUDA=12"
                 + (f", or another sweep_gpu_model: {', '.join(others)}" if others else ""),
             )
 
 
 def keys_twice(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    """Keys that a profile has twice, of which Snakemake keeps the last without a word."""
+    """Yield duplicate keys in a profile, of which Snakemake silently keeps the last."""
     try:
         check_files(plan.profiles)
     except GpufeedError as error:
@@ -164,6 +167,6 @@ def default_profile(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     if found:
         yield Finding(
             f"{', '.join(found)} in {DEFAULT_PROFILE}",
-            "cores and display alone: keys there override or erase those of the cluster's profile",
+            "only cores and display: other keys override or erase those of the cluster's profile",
             "move them into the cluster's profile, and run preflight again",
         )

@@ -1,10 +1,10 @@
 """Checks of scratch and data.
 
-A user's quota on Lustre is what `lfs quota` prints: a row, broken after a long name, of
+A user's quota on Lustre is a row of `lfs quota`, which is wrapped after a long name:
 
     FILESYSTEM kbytes quota limit grace files quota limit grace
 
-with * behind what is too much, [] around what not all servers have reported, and 0 where there is no limit.
+Numbers over the limit have a *, incomplete ones are in [], and 0 means no limit.
 """
 
 import os
@@ -29,8 +29,8 @@ from gpufeed.core.image_listing import files_below, is_image
 QUOTA_NUMBER = r"\s+\[?([0-9]{1,20})\]?\*?"
 QUOTA_ROW = re.compile(rf"{QUOTA_NUMBER * 3}\s+\S+{QUOTA_NUMBER * 3}\s+\S+")
 PACKED = 3  # the archive of a dataset, its sidecar and its manifest
-ROOM = 4  # bytes of images, caches, strips and results for each byte of an archive, about
-CACHES = 2  # of decoded pixels: the reference, and the loaders'
+ROOM = 4  # bytes of images, caches, strips and results per byte of an archive, approximately
+CACHES = 2  # of decoded pixels: the reference and that of the loaders
 LEAST_GIB = 5
 COUNTING_S = 20
 
@@ -59,31 +59,31 @@ def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
             yield Finding(
                 f"{key} in {folder}: you may not write into {there}",
-                "a folder in which jobs of yours may make folders and files",
+                "a folder in which your jobs may create folders and files",
                 "name another folder: {config}",
-                note=key == "data" and not missing(plan),  # prepared by somebody else, caches included
+                note=key == "data" and not missing(plan),  # prepared by another user, with caches
                 config={key: better.get(key, "FOLDER")},
             )
 
 
 def places_of(plan: Plan) -> dict[str, Path]:
-    """Folders of `data` and `results`, by key."""
+    """Return the folders `data` and `results`, by key."""
     return {key: Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")}
 
 
 def outside_of_scratch(plan: Plan, site: Site) -> dict[str, Path]:
-    """Those that lie outside of the site's scratch, links followed."""
+    """Return those that lie outside of the site's scratch, links followed."""
     return {key: folder for key, folder in places_of(plan).items() if not below(folder, site.scratch.folder)}
 
 
 def with_link_target(folder: Path) -> str:
-    """The folder, and where links lead to."""
+    """Return the folder as text, with the target of links."""
     resolved = folder.resolve()
     return str(folder) if resolved == folder else f"{folder} (that is, {resolved})"
 
 
 def below(folder: Path, place: Path) -> bool:
-    """Whether a folder lies in a place, links followed."""
+    """Return whether a folder lies below a place, links followed."""
     resolved = folder.resolve()
     return place.resolve() in (resolved, *resolved.parents)
 
@@ -93,7 +93,7 @@ def space(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     needed = max(LEAST_GIB, sum(bytes_of(plan, name) for name in missing(plan)) / 2**30)
     free, what = room(folder)
     if free < needed:
-        moves = "data" in outside_of_scratch(plan, site)  # `folders` names the better one then
+        moves = "data" in outside_of_scratch(plan, site)  # `folders` then suggests a better one
         yield Finding(
             f"{free:.1f} GiB {what} in {folder}",
             f"{needed:.0f} GiB, for the images, their caches and stores, and results",
@@ -103,7 +103,7 @@ def space(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def room(folder: Path) -> tuple[float, str]:
-    """(GiB that this user may still write there, what they are: free, or left of a quota)."""
+    """Return (GiB that this user may still write, whether they are "free" or left of a quota)."""
     stat, quota = os.statvfs(folder), quota_of(folder)
     free = stat.f_bavail * stat.f_frsize / 2**30
     if quota and quota.most_kib is not None:
@@ -115,10 +115,10 @@ def room(folder: Path) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class Quota:
-    """What a user has on a file system, and may have at most; None: no limit.
+    """A user's usage and limits on a file system; None: no limit.
 
-    kib, most_kib: of the files together. files, most_files: their number, folders included. Limits are the
-    soft ones where there are any, since Lustre writes beyond them for a grace period alone.
+    kib, most_kib: size of all files. files, most_files: their number, folders included. Soft limits count if
+    there are any, since Lustre enforces them after a grace period.
     """
 
     kib: int
@@ -128,12 +128,12 @@ class Quota:
 
 
 def quota_of(folder: Path) -> Quota | None:
-    """This user's where a folder lies; None without Lustre and its command, or an answer within 20 s."""
+    """Return this user's quota at a folder; None without Lustre, its command or an answer within 20 s."""
     return read_quota(said_by("lfs", "quota", "-u", str(os.getuid()), str(folder)) or "")
 
 
 def read_quota(said: str) -> Quota | None:
-    """The first row of what `lfs quota` prints; None where there is none."""
+    """Return the first row of `lfs quota`'s output; None without one."""
     row = QUOTA_ROW.search(said)
     if not row:
         return None
@@ -151,7 +151,7 @@ def file_count(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     if there + new > most:
         packed = is_packed(plan)
         yield Finding(
-            f"{there:,}{'' if whole else ' or more'} files in {site.scratch.folder}, {new:,} files to come",
+            f"{there:,}{'' if whole else ' or more'} files in {site.scratch.folder}, and {new:,} new ones",
             f"at most {most:,} files",
             "pack (tar) what is not in use there, or measure fewer datasets at a time"
             if packed
@@ -161,15 +161,15 @@ def file_count(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         )
     elif not whole:
         yield Finding(
-            f"{there:,} files in {site.scratch.folder} after {COUNTING_S} s of counting, and more",
-            f"at most {most:,}, the {new:,} files to come included",
-            "see the whole number with pace-quota",
+            f"more than {there:,} files in {site.scratch.folder} (counted for {COUNTING_S} s)",
+            f"at most {most:,}, including the {new:,} new ones",
+            "see the total with pace-quota",
             note=True,
         )
 
 
 def data(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    """Archives are downloaded where snakemake runs, never by a compute node."""
+    """Check that archives are available: snakemake downloads them here, never on a compute node."""
     places = [Path(folder).expanduser() for folder in plan.config.get("archives") or []]
     names = missing(plan)
     yield from closed(places) if names else ()
@@ -188,36 +188,36 @@ def data(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         if files:
             urls = ", ".join(files[0].get("urls", ()))
             yield Finding(
-                f"{', '.join(file['name'] for file in files)} of {name}: neither here nor reachable",
-                f"the files{f', or an answer at {urls}' if urls else ', which have no address'}",
-                "put them into a folder of yours and name that folder in archives of the config",
+                f"{', '.join(file['name'] for file in files)} of {name}: neither here nor downloadable",
+                f"the files{f', or a download at {urls}' if urls else ', which have no URL'}",
+                "put them into a folder, and list that folder in archives of the config",
             )
 
 
 def closed(places: list[Path]) -> Iterator[Finding]:
-    """Folders of archives that this user may not look into: preparing a dataset would end there."""
+    """Yield folders of `archives` that this user may not read, where preparing a dataset would fail."""
     found = [str(place) for place in places if not may_look_into(place)]
     if found:
         yield Finding(
-            f"{', '.join(found)} in archives of the config, not readable to you",
-            "folders that you may look into",
-            "ask their owner for access, or take them out of archives",
+            f"{', '.join(found)} in archives of the config, which you may not read",
+            "folders that you may read",
+            "ask their owner for access, or remove them from archives",
         )
 
 
 def may_look_into(folder: Path) -> bool:
-    """Whether this user learns what is there and what is not."""
+    """Return whether this user may see what a folder contains."""
     try:
         (folder / "any").stat()
     except PermissionError:
         return False
     except OSError:
-        return True  # there is nothing
+        return True  # it does not exist
     return True
 
 
 def is_there(path: Path) -> bool:
-    """Whether it is there, as far as this user may look."""
+    """Return whether a path exists, as far as this user may see."""
     try:
         return path.exists()
     except OSError:
@@ -225,7 +225,7 @@ def is_there(path: Path) -> bool:
 
 
 def reachable(url: str) -> bool:
-    """Whether there is an answer at an address, or a file at a path."""
+    """Return whether a URL answers, or a file exists."""
     if not url.startswith(("http://", "https://")):
         return is_there(Path(url.removeprefix("file://")).expanduser())
     try:
@@ -236,48 +236,48 @@ def reachable(url: str) -> bool:
 
 
 def missing(plan: Plan) -> list[str]:
-    """Datasets of the plan that are not prepared yet."""
+    """Return the datasets of the plan that are not prepared yet."""
     return [
         name for name in plan.datasets if not is_there(Path(plan.config["data"]) / name / "manifest.parquet")
     ]
 
 
 def images_of(plan: Plan, name: str) -> int:
-    """Files that a dataset comes to in `data`."""
+    """Return the number of files that a dataset adds to `data`."""
     if is_packed(plan):
         return PACKED
     source = plan.config["sources"][name]
-    options, times = source.get("options") or {}, source.get("times") or 1  # which repeats no file
+    options, times = source.get("options") or {}, source.get("times") or 1  # repeats samples, not files
     if "folder" in source:
-        with suppress(GpufeedError):  # `data` tells it
+        with suppress(GpufeedError):  # check `data` reports it
             return taken(Amount(images_in(source), 0, 0, 0), source).images // times
     return images_of(plan, options["of"]) if "of" in options else amount_of(plan.config, name).images // times
 
 
 def images_in(source: Mapping) -> int:
-    """Images in the folder of a source, 0 without one; raises GpufeedError where it cannot be read."""
+    """Return the number of images in a source's folder, 0 without one; raise GpufeedError if unreadable."""
     return sum(map(is_image, files_below(Path(source["folder"]).expanduser()))) if "folder" in source else 0
 
 
 def is_packed(plan: Plan) -> bool:
-    """Whether each dataset is to be one archive."""
+    """Return whether each dataset will be one archive."""
     return plan.config.get("data_form") == "packed"
 
 
 def bytes_of(plan: Plan, name: str) -> int:
-    """Bytes that a dataset comes to in `data`, by its archives or by its images, whatever is more."""
+    """Return the bytes that a dataset adds to `data`, by its archives or by its images, whichever is more."""
     archives = sum(int(file.get("size") or 0) for file in plan.config["sources"][name].get("files") or [])
     amount = amount_of(plan.config, name)
     return max(ROOM * archives, amount.files + CACHES * 3 * amount.kept)
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or its nearest parent that is there."""
+    """Return the folder, or its nearest existing parent."""
     return next(place for place in (folder, *folder.parents) if is_there(place))
 
 
 def count_files(folder: Path, most: int, seconds: float = COUNTING_S) -> tuple[int, bool]:
-    """(files and folders below a folder, whether these are all). Ends above `most` or after `seconds`."""
+    """Return (files and folders below a folder, whether these are all); stop above `most` or in time."""
     end, count, rest = time.monotonic() + seconds, 0, [folder]
     while rest:
         try:
@@ -287,7 +287,7 @@ def count_files(folder: Path, most: int, seconds: float = COUNTING_S) -> tuple[i
                     if entry.is_dir(follow_symlinks=False):
                         rest.append(Path(entry.path))
         except OSError:
-            continue  # gone meanwhile, or not ours to read
+            continue  # removed meanwhile, or not readable
         if count > most or time.monotonic() > end:
             return count, not rest
     return count, True

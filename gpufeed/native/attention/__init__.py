@@ -1,1 +1,1 @@
-"""Attention for short sequences over q, k and v packed in one product: no copies, forward or backward."""
+"""Attention for short sequences, with q, k and v packed in one product: no copies, forward or backward."""

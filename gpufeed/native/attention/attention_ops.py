@@ -1,7 +1,7 @@
-"""Attention over packed q, k and v as ops of torch: `gpufeed::packed_attention` and its backward.
+"""Attention over packed q, k and v as torch ops: `gpufeed::packed_attention` and its backward.
 
-Opaque to torch.compile, which keeps the strides that eager tensors have; nothing waits for the device, so a
-CUDA graph may capture them after a first run has compiled the kernels.
+The ops are opaque to torch.compile, which keeps the strides of eager tensors. Nothing waits for the device,
+so a CUDA graph may capture them once a first run has compiled the kernels.
 """
 
 import torch
@@ -16,12 +16,13 @@ AMPERE = (8, 0)  # first compute capability with bfloat16 products
 
 
 def packed_attention(qkv: torch.Tensor) -> torch.Tensor:
-    """softmax(q k^T / sqrt(d)) v of each head: (N, T, 3, H, d) to (N, T, H, d), contiguous.
+    """Return softmax(q k^T / sqrt(d)) v of each head: (N, T, 3, H, d) to (N, T, H, d), contiguous.
 
-    qkv: float16 or bfloat16, or cast to autocast's, on CUDA; d one of WIDTHS, T from 1 to MOST_TOKENS; read
-    by its strides where those of d are 1, else copied first. Products are summed, and the softmax computed,
-    in float32. The gradient is one contiguous (N, T, 3, H, d), the same in every run; it has none itself.
-    Raises GpufeedError for any other tensor. float32 is refused: it has no tensor-core product that keeps it.
+    qkv: float16 or bfloat16, or cast to autocast's type, on CUDA. d is one of WIDTHS, T is 1 to MOST_TOKENS.
+    It is read by its strides if that of d is 1, else copied first. Products and the softmax are computed in
+    float32. The gradient is one contiguous (N, T, 3, H, d), the same in every run, without a second
+    derivative. Raises GpufeedError for any other tensor. float32 is refused, since no tensor-core product
+    keeps its precision.
     """
     device = qkv.device.type
     if torch.is_autocast_enabled(device):
@@ -31,7 +32,7 @@ def packed_attention(qkv: torch.Tensor) -> torch.Tensor:
 
 
 def check(qkv: torch.Tensor) -> None:
-    """Raises GpufeedError unless the kernels take the tensor."""
+    """Raise GpufeedError unless the kernels accept the tensor."""
     if qkv.dtype not in DTYPES:
         raise GpufeedError(
             f"packed attention of {str(qkv.dtype).removeprefix('torch.')}",
@@ -56,7 +57,7 @@ def check(qkv: torch.Tensor) -> None:
 
 
 def require(device: torch.device, dtype: torch.dtype, tokens: int, heads: int, width: int) -> None:
-    """Raises Skip where a node cannot run the op; runs it forward and backward on zeros of one image."""
+    """Raise Skip if the node cannot run the op; this runs it forward and backward on a zero image."""
     name = str(dtype).removeprefix("torch.")
     what = f"SDPA backend packed does not run on this node's {device.type} with {name}"
     if device.type != "cuda" and not jit_toolchain.interpreted():
@@ -68,7 +69,7 @@ def require(device: torch.device, dtype: torch.dtype, tokens: int, heads: int, w
             raise Skip(f"{what}: it is compiled by Triton on its node, which has {lack}.")
         capability = torch.cuda.get_device_capability(device)
         if capability < AMPERE:
-            raise Skip(f"{what}: it wants compute capability 8.0, found {capability[0]}.{capability[1]}.")
+            raise Skip(f"{what}: it needs compute capability 8.0, found {capability[0]}.{capability[1]}.")
     from triton.runtime.errors import OutOfResources
 
     zeros = torch.zeros((1, tokens, 3, heads, width), device=device, dtype=dtype, requires_grad=True)
@@ -80,7 +81,7 @@ def require(device: torch.device, dtype: torch.dtype, tokens: int, heads: int, w
 
 @torch.library.custom_op("gpufeed::packed_attention", mutates_args=())
 def forward(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """out (N, T, H, d), and float32 (N, H, T): log2 of each row's sum of powers."""
+    """Return out (N, T, H, d), and log2 of each row's sum of powers, float32 (N, H, T)."""
     from gpufeed.native.attention.kernels import launch_forward
 
     return launch_forward(qkv)
@@ -88,7 +89,7 @@ def forward(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.library.custom_op("gpufeed::packed_attention_backward", mutates_args=())
 def backward(grad: torch.Tensor, qkv: torch.Tensor, out: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
-    """The gradient of qkv, contiguous."""
+    """Return the gradient of qkv, contiguous."""
     from gpufeed.native.attention.kernels import launch_backward
 
     return launch_backward(grad, qkv, out, sums)
@@ -115,7 +116,7 @@ def keep(ctx, inputs, output):
 
 
 def gradient(ctx, grad, _):
-    """The gradient of qkv from that of out."""
+    """Return the gradient of qkv from that of out."""
     return None if grad is None else torch.ops.gpufeed.packed_attention_backward(grad, *ctx.saved_tensors)
 
 

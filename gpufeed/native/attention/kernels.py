@@ -1,15 +1,15 @@
-"""Triton kernels of attention for short sequences, over q, k and v packed in one product, without copies.
+"""Triton kernels of attention for short sequences, with q, k and v packed in one product, without copies.
 
-A program has one head of one image. Scores never leave the chip; q, k and v are read where the product left
-them, (N, T, 3, H, d) by strides, and their gradients written into one array of that form. Exponentials are
-powers of two, the scale and log2(e) folded into one factor. Nothing is added atomically: every value is
-written once, by one program, in one order.
+A program computes one head of one image. Scores never leave the chip. q, k and v are read by strides from the
+product's output, (N, T, 3, H, d), and their gradients are written in the same form. Exponentials are powers
+of two, with the scale and log2(e) in one factor. There are no atomic additions: one program writes each value
+once, in a fixed order.
 
 Sources: Dao 2023, arXiv:2307.08691 (the backward without stored scores); Milakov and Gimelshein 2018,
 arXiv:1805.02867 (the softmax over tiles).
 
-Rows are queries, columns are keys. Sizes of a tile are powers of two; a T that fills none is masked.
-The launches choose a configuration by length and width.
+Rows are queries, columns are keys. Sizes of a tile are powers of two; a T that does not fill a tile is
+masked. The launches choose a configuration by length and width.
 """
 
 import math
@@ -24,7 +24,7 @@ from gpufeed.native.attention.tiles import Configuration, Tile, choose
 
 @triton.jit
 def tile(base, places, stride, LIMIT: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
-    """Rows `places` of a matrix (LIMIT, WIDTH) as (len(places), WIDTH), zero beyond the last."""
+    """Load rows `places` of a matrix (LIMIT, WIDTH) as (len(places), WIDTH), zero beyond the last."""
     at = base + places[:, None] * stride + tl.arange(0, WIDTH)[None, :]
     if FULL:
         return tl.load(at)
@@ -33,7 +33,7 @@ def tile(base, places, stride, LIMIT: tl.constexpr, WIDTH: tl.constexpr, FULL: t
 
 @triton.jit
 def put(base, places, stride, values, LIMIT: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
-    """Writes what `tile` would read."""
+    """Store values where `tile` would load them."""
     at = base + places[:, None] * stride + tl.arange(0, WIDTH)[None, :]
     if FULL:
         tl.store(at, values.to(base.dtype.element_ty))
@@ -47,10 +47,10 @@ def forward_rows(
     TOKENS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EACH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Whole rows of scores at once: TOKENS <= COLUMNS. A program does EACH tiles of queries.
+    """Compute whole rows of scores at once: TOKENS <= COLUMNS. A program does EACH tiles of queries.
 
-    out (N, T, H, d) and lse (N, H, T), both contiguous. lse: log2 of the sum of the powers of a row.
-    factor: scale * log2(e).
+    out (N, T, H, d) and lse (N, H, T) are contiguous. lse: log2 of the sum of the powers of a row. factor:
+    scale * log2(e).
     """
     FULL_ROWS: tl.constexpr = TOKENS % (ROWS * EACH) == 0
     FULL: tl.constexpr = TOKENS == COLUMNS
@@ -82,7 +82,7 @@ def forward_tiles(
     TOKENS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EACH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """As forward_rows, one tile of queries a program (EACH 1); keys by COLUMNS, a running softmax."""
+    """Compute as forward_rows: one tile of queries per program (EACH 1), and a running softmax over keys."""
     FULL_ROWS: tl.constexpr = TOKENS % ROWS == 0
     FULL: tl.constexpr = TOKENS % COLUMNS == 0
     head = tl.program_id(0)
@@ -119,11 +119,11 @@ def backward_keys(
     TOKENS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     QUERIES: tl.constexpr, TURNED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of COLUMNS keys, kept in registers over all queries; with QUERIES dq too, as it goes.
+    """Compute dk and dv of COLUMNS keys, kept in registers over all queries; with QUERIES also dq.
 
-    QUERIES needs TOKENS <= COLUMNS: then five products a tile, else four here and three in backward_queries.
-    TURNED: dq as the transposed product, whose M is the head's width instead of ROWS (wgmma wants 64).
-    grad (N, T, H, d) by strides; dqkv (N, T, 3, H, d) contiguous.
+    QUERIES needs TOKENS <= COLUMNS, with five products per tile. Otherwise there are four here and three in
+    backward_queries. TURNED: compute dq as the transposed product, whose M is the head's width instead of
+    ROWS (wgmma needs 64). grad (N, T, H, d) by strides; dqkv (N, T, 3, H, d) contiguous.
     """
     FULL_ROWS: tl.constexpr = TOKENS % ROWS == 0
     FULL: tl.constexpr = TOKENS % COLUMNS == 0
@@ -168,7 +168,7 @@ def backward_queries(
     TOKENS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dq of ROWS queries over all keys, COLUMNS at a time. Arguments as of backward_keys."""
+    """Compute dq of ROWS queries over all keys, COLUMNS at a time. Arguments as in backward_keys."""
     FULL_ROWS: tl.constexpr = TOKENS % ROWS == 0
     FULL: tl.constexpr = TOKENS % COLUMNS == 0
     head = tl.program_id(0)
@@ -204,7 +204,7 @@ LOG2_E = math.log2(math.e)
 def launch_forward(
     qkv: torch.Tensor, chosen: Configuration | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """qkv (N, T, 3, H, d) -> out (N, T, H, d) and sums float32 (N, H, T), log2 of each row's."""
+    """Return out (N, T, H, d), and sums float32 (N, H, T), for qkv (N, T, 3, H, d)."""
     qkv = in_rows(qkv)
     n, tokens, _, heads, width = qkv.shape
     out = qkv.new_empty((n, tokens, heads, width))
@@ -230,7 +230,7 @@ def launch_backward(
     sums: torch.Tensor,
     chosen: Configuration | None = None,
 ) -> torch.Tensor:
-    """The gradient of qkv, contiguous (N, T, 3, H, d). grad (N, T, H, d); out, sums: of `forward`."""
+    """Return the gradient of qkv, contiguous (N, T, 3, H, d). grad (N, T, H, d); out, sums: of `forward`."""
     qkv, grad = in_rows(qkv), in_rows(grad)
     n, tokens, _, heads, width = qkv.shape
     dqkv = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
@@ -263,12 +263,12 @@ def unfit(tokens: int, tile: Tile) -> GpufeedError:
 
 
 def in_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor where the values of a head lie side by side, else a copy."""
+    """Return the tensor if the values of a head are adjacent, else a copy."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def strides(qkv: torch.Tensor) -> tuple[int, int, int, int]:
-    """Of an image, a token, q to k to v, and a head."""
+    """Return the strides of an image, a token, q to k to v, and a head."""
     return qkv.stride()[:4]
 
 

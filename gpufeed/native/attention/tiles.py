@@ -1,11 +1,11 @@
-"""What one program of each kernel does, by length and head width: constants, so nothing is tried at run time.
+"""Tile sizes of each kernel by length and head width. They are constants: nothing is tuned at run time.
 
-Chosen by what ptxas says for sm_90 (docs/lab/transformers.md): wgmma in every product, no spills but for the
-backward of 65 to 128 tokens in heads of 128 (at most 56 bytes). For the shape of vit_tiny
-tests/bench/attention.py times FORWARDS and BACKWARDS beside torch's kernels, and what was fastest on an H200
-is chosen. With heads of 128, turned tiles of 16 or 32 queries in one stage gave a wrong dq there (Triton
-3.6), and one of 16 left its memory: tests/cuda/test_cuda_attention.py holds every choice. Standard library
-only: read while planning.
+They were chosen by ptxas's output for sm_90 (docs/lab/transformers.md): wgmma in every product, and no spills. The
+exception is the backward of 65 to 128 tokens in heads of 128 (at most 56 bytes). For the shape of vit_tiny,
+tests/bench/attention.py times FORWARDS and BACKWARDS next to torch's kernels, and the fastest on an H200 was
+chosen. With heads of 128, turned tiles of 16 or 32 queries in one stage gave a wrong dq there (Triton 3.6).
+One of 16 accessed memory out of bounds. tests/cuda/test_cuda_attention.py checks every choice. Standard
+library only: used while planning.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,11 @@ WHOLE = 256  # longest row of scores that is one tile
 
 @dataclass(frozen=True)
 class Tile:
-    """rows: queries, columns: keys; of both, powers of two. each: tiles of queries a program of the forward
-    does with the keys that it holds. turned: see kernels.backward_keys."""
+    """rows: queries, columns: keys; both are powers of two.
+
+    each: tiles of queries that a forward program computes with the keys that it holds. turned: see
+    kernels.backward_keys.
+    """
 
     rows: int
     columns: int
@@ -29,13 +32,16 @@ class Tile:
     turned: bool = False
 
     def holds(self, tokens: int) -> bool:
-        """Whether all keys are one tile."""
+        """Return whether all keys fit into one tile."""
         return tokens <= self.columns
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Of one length and width. queries None: backward_keys gives dq too (five products, not seven)."""
+    """The tiles for one length and width.
+
+    queries None: backward_keys also computes dq (five products, not seven).
+    """
 
     forward: Tile
     keys: Tile
@@ -43,7 +49,7 @@ class Configuration:
 
 
 def split(width: int) -> Configuration:
-    """The kernels that go through the keys in tiles: right for every length."""
+    """Return the kernels that split the keys into tiles, which work for every length."""
     if width == 128:
         return Configuration(Tile(128, 64, 8, 2), Tile(32, 128, 8, 2), Tile(128, 64, 8, 2))
     return Configuration(Tile(128, 128, 8, 2), Tile(64, 128, 8, 2), Tile(128, 64, 8, 2))
@@ -66,7 +72,7 @@ CHOSEN = {
     **{(MOST_TOKENS, width): split(width) for width in WIDTHS},
 }
 
-# For vit_tiny's 256 tokens in heads of 64, of which a GPU says the fastest: forward and backward apart.
+# Candidates for vit_tiny's 256 tokens in heads of 64, timed on a GPU: forward and backward separately.
 FORWARDS = {
     "64x256, 4 warps": Tile(64, 256, 4),
     "64x256, 4 warps, keys held": Tile(64, 256, 4, 2, each=4),
@@ -87,5 +93,5 @@ BACKWARDS = {
 
 
 def choose(tokens: int, width: int) -> Configuration:
-    """The kernels for so many tokens (1 to MOST_TOKENS) in heads of a width of WIDTHS."""
+    """Return the kernels for a number of tokens (1 to MOST_TOKENS) in heads of a width in WIDTHS."""
     return next(chosen for (most, of), chosen in CHOSEN.items() if of == width and tokens <= most)

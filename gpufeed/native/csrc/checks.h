@@ -1,5 +1,5 @@
-// What the ops take, checked in one place for the CPU and CUDA. Every refusal says what was found, what is expected and
-// what to do.
+// Checks of the ops' arguments, shared by the CPU and CUDA. Every error says what was found, what is expected and what
+// to do.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +20,8 @@ struct Rows {
   int64_t columns;
 };
 
-// "[2, 3]". Messages are made of strings alone: an extension that wrote a number into a stream ended the process on one
-// node (segmentation fault with torch 2.11 for CUDA 13 on Ubuntu 24.04), where text passed.
+// Such as "[2, 3]". Messages consist of strings only: an extension that wrote a number into a stream crashed on one
+// node (segmentation fault with torch 2.11 for CUDA 13 on Ubuntu 24.04), while strings worked.
 inline std::string text_of(at::IntArrayRef sizes) {
   std::string text = "[";
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -60,7 +60,7 @@ inline void check_same_type(const at::Tensor& other, const char* name, const at:
                    x.scalar_type(), "; expected: the same type; what to do: convert one of them");
 }
 
-// A bias of one value a column, of x's type or (float32_too) of float32.
+// A bias with one value per column, of x's type or (float32_too) of float32.
 inline void check_bias(const at::Tensor& bias, const at::Tensor& x, int64_t columns, bool float32_too) {
   TORCH_CHECK_VALUE(bias.dim() == 1 && bias.size(0) == columns, "found: bias of shape ", text_of(bias.sizes()),
                     "; expected: (", std::to_string(columns),

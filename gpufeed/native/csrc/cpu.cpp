@@ -14,12 +14,12 @@
 namespace gpufeed {
 namespace {
 
-constexpr int64_t GRAIN = 16384;      // elements that are worth a thread
-constexpr int64_t ROWS_A_CHUNK = 64;  // of the bias gradient: the order of its sum is a function of the shape alone
+constexpr int64_t GRAIN = 16384;      // elements per thread, at least
+constexpr int64_t ROWS_A_CHUNK = 64;  // for the bias gradient, so that its order of summation depends only on the shape
 
 int64_t rows_a_thread(int64_t columns) { return std::max<int64_t>(1, GRAIN / std::max<int64_t>(1, columns)); }
 
-// The bias in the type that is computed with, or zeros: z = x then. -0 + 0 is 0, and gelu of both is a zero.
+// The bias in the type of the computation, or zeros for z = x. (-0 + 0 is 0, but gelu of both is a zero.)
 template <typename T>
 at::Tensor wide_bias(const std::optional<at::Tensor>& bias, const at::Tensor& x, int64_t columns) {
   auto type = c10::CppTypeToScalarType<T>::value;
@@ -58,7 +58,7 @@ at::Tensor forward(const at::Tensor& x_, const std::optional<at::Tensor>& bias, 
   return out;
 }
 
-// dx, and the sums of its rows before rounding: (chunks, columns), a chunk being ROWS_A_CHUNK rows in their order
+// dx, and column sums of each chunk of ROWS_A_CHUNK rows before rounding: (chunks, columns)
 template <Form form, typename T>
 void backward_rows(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& bias, at::Tensor& dx,
                    at::Tensor& sums, Rows shape) {
@@ -101,7 +101,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_, const at::T
       backward_rows<Form::tanh, scalar_t>(grad, x, added, dx, sums, shape);
     }
     dbias = at::zeros({shape.columns}, added.options());
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {  // one after the other, whatever the number of threads
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {  // in order, for any number of threads
       dbias.add_(sums.select(0, chunk));
     }
   });

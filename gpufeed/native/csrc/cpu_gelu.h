@@ -1,9 +1,9 @@
 // GELU and its derivative on the CPU, in float or double.
 //
-// Both are written with the tail Q(a), a = |z|, which falls to 0: 1 - Phi(a) by erfc (erf form) or 1 / (1 + exp(2 u))
-// (tanh form). gelu(z) = max(z, 0) - a Q(a) cancels nothing left of zero, where 1 + erf(z) and 1 + tanh(u) would leave
-// no digit. a ends at CAP, where Q is 0 in both forms and types, so that infinities give 0 * CAP and no NaN; a NaN
-// itself goes through.
+// Both use the tail Q(a), a = |z|, which falls to 0: 1 - Phi(a) by erfc (erf form) or 1 / (1 + exp(2 u)) (tanh form).
+// gelu(z) = max(z, 0) - a Q(a) has no cancellation for negative z, where 1 + erf(z) and 1 + tanh(u) would lose all
+// digits. a is limited to CAP, where Q is 0 in both forms and types, so that infinities give 0 * CAP instead of NaN. A
+// NaN stays NaN.
 #pragma once
 
 #include <cmath>
@@ -23,14 +23,14 @@ constexpr T SLOPE = T(1.59576912160573071176);  // 2 sqrt(2 / pi): 2 u = SLOPE (
 template <typename T>
 constexpr T CUBE = T(0.044715);
 
-// min(|z|, CAP), a NaN where z is one
+// min(|z|, CAP); NaN stays NaN
 template <typename T>
 inline T capped(T z) {
   T a = std::abs(z);
   return a > CAP<T> ? CAP<T> : a;
 }
 
-// Q(a), with exp(-2 u) and not exp(2 u): it goes to 0 through the subnormals, and the other to infinity before
+// Q(a), by exp(-2 u), which goes to 0 through the subnormals, while exp(2 u) would overflow earlier
 template <Form form, typename T>
 inline T tail(T a) {
   if constexpr (form == Form::erf) {

@@ -1,5 +1,5 @@
-// draw_windows: the windows of random_resized_crop.py for a batch on the host, in one call without the interpreter's lock.
-// The same numbers in the same order of operations as RandomResizedCrop.windows, whose docstring has the rule.
+// draw_windows: the windows of random_resized_crop.py for a batch on the host, in one call without the GIL. Numbers and
+// order of operations are those of RandomResizedCrop.windows, whose docstring has the rule.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -10,7 +10,7 @@ namespace gpufeed {
 namespace {
 
 constexpr int64_t MASK = 0xFFFFFFFF, GOLDEN = 0x9E3779B9;  // as random_draws.py
-constexpr int64_t FLIP = 2, WINDOW = 6;                    // which draw decides what
+constexpr int64_t FLIP = 2, WINDOW = 6;                    // the draws of a sample
 constexpr int64_t TRIES = 10, DRAWS = 4, AREA = 0, RATIO = 1, TOP = 2, LEFT = 3;  // as random_resized_crop.py
 constexpr double UNIT = 1.0 / (int64_t(1) << 32);
 constexpr int64_t FIELDS = 9;  // of Windows

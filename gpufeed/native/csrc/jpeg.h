@@ -1,4 +1,4 @@
-// Baseline JPEG, one image at a time: what the CPU and CUDA forms share, so that both give the same bytes.
+// Baseline JPEG, one image at a time: shared by CPU and CUDA, so that both give the same bytes.
 //
 // Entropy coding by ITU-T T.81, annex F. The inverse DCT is that of C. Loeffler, A. Ligtenberg and G. Moschytz,
 // Practical fast 1-D DCT algorithms with 11 multiplications, ICASSP 1989, in fixed point with the precision of
@@ -19,50 +19,50 @@
 
 namespace gpufeed::jpeg {
 
-constexpr int LOOKUP_BITS = 11;              // codes of that length or less are found in one step
+constexpr int LOOKUP_BITS = 11;              // codes of up to this length take one step
 constexpr int LONGEST = 16;                  // bits of a code
 constexpr int FIRST_LONGER = LONGEST - LOOKUP_BITS;
 constexpr int BLOCK = 64;                    // coefficients of a block, 8 x 8
 constexpr int MOST_DC = 2047;                // of 8-bit samples
-// Of a coefficient, and of what the first pass of the transform makes of it; 8-bit samples stay below an eighth of it.
-// Beyond, the decoders of libjpeg-turbo for several processors differ among themselves.
+// Of a coefficient, and of the result of the transform's first pass; 8-bit samples stay below an eighth of it. Beyond it,
+// libjpeg-turbo's decoders for different processors give different results.
 constexpr int MOST_VALUE = 16383;
-constexpr int64_t MOST_BYTES = 1 << 28;      // of one image, so that its bits are counted in 32 bits
+constexpr int64_t MOST_BYTES = 1 << 28;      // of one image, so that 32 bits can count its bits
 constexpr int64_t MOST_BLOCKS = 1 << 20;     // of one image
 constexpr int64_t MOST_SIDE = 65535;
 
-// Where coefficient k of the zigzag order stands in a block, row by row (T.81, figure A.6)
+// Place of zigzag coefficient k in a block, row by row (T.81, figure A.6)
 GPUFEED_TABLE uint8_t ZIGZAG[BLOCK] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
                                    12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
                                    35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
                                    58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
-// What is wrong with an image; its pixels are 0 then.
+// What is wrong with an image, whose pixels are then 0.
 enum Fault : uint8_t {
   NO_FAULT = 0,
-  BAD_PLACE = 1,   // its start and end do not fall in the buffer, in order, or lie further apart than they may
+  BAD_PLACE = 1,   // its start and end are not in the buffer, not in order, or too far apart
   BAD_MARKER = 2,  // a marker inside the coded bytes
   BAD_CODE = 3,    // bits that are no code of the table
-  BAD_RUN = 4,     // zeros beyond the last coefficient
-  CUT_OFF = 5,     // it needs more bytes than it has
-  LEFT_OVER = 6,   // whole bytes are left at its end
-  BAD_DC = 7,      // a mean that no 8-bit samples have
-  BAD_RANGE = 8,   // coefficients that no 8-bit samples have
-  // of whole files alone
-  NOT_TAKEN = 9,          // its header is cut off, or is not that of a baseline file as jpeg_header.h has it
+  BAD_RUN = 4,     // a run of zeros beyond the last coefficient
+  CUT_OFF = 5,     // its bytes end too early
+  LEFT_OVER = 6,   // whole bytes are left over
+  BAD_DC = 7,      // a mean that 8-bit samples cannot have
+  BAD_RANGE = 8,   // coefficients that 8-bit samples cannot have
+  // of whole files only
+  NOT_TAKEN = 9,          // its header is incomplete, or not that of a baseline file (see jpeg_header.h)
   BAD_RESTART = 10,       // its restart markers are too few, too many or not in order
-  NOT_SYNCHRONISED = 11,  // threads that began inside of it did not agree within MOST_ROUNDS
-  BAD_WINDOW = 12,        // its window does not lie inside of it
+  NOT_SYNCHRONISED = 11,  // parallel decoding did not converge within MOST_ROUNDS
+  BAD_WINDOW = 12,        // its window is not inside of it
 };
 
-// Whether an image's coded bytes, at most `longest`, lie in a buffer of so many
+// Whether an image's coded bytes, at most `longest`, lie in a buffer of `bytes`
 GPUFEED_BOTH bool lies_inside(int64_t start, int64_t end, int64_t bytes, int64_t longest) {
   return start >= 0 && start <= end && end <= bytes && end - start <= longest;
 }
 
-// One Huffman table. An entry is length | run << 5 | size << 9, or 0 for bits that are no code.
-// Codes longer than LOOKUP_BITS: of length n if the next 16 bits are below limit[n - LOOKUP_BITS - 1], and then at
-// their first n bits + offset in symbols. They begin at limit[FIRST_LONGER].
+// One Huffman table. An entry is length | run << 5 | size << 9, or 0 for bits that are no code. A code is longer than
+// LOOKUP_BITS if the next 16 bits are at least limit[FIRST_LONGER]. It has length n if they are below
+// limit[n - LOOKUP_BITS - 1], and its entry in symbols is at its first n bits + offset.
 struct Huffman {
   uint16_t lookup[1 << LOOKUP_BITS];
   uint16_t limit[8];
@@ -70,14 +70,14 @@ struct Huffman {
   uint16_t symbols[256];
 };
 
-// DC and AC of the first component, DC and AC of the others; divisors in zigzag order. gpufeed/native/jpeg_op.py makes it.
+// DC and AC of the first component, DC and AC of the others; divisors in zigzag order. Made by gpufeed/native/jpeg_op.py.
 struct Tables {
   Huffman huffman[4];
   uint16_t quantisation[3][BLOCK];
 };
 static_assert(sizeof(Tables) % 16 == 0 && sizeof(Huffman) % 16 == 0, "copied in words of 16 bytes");
 
-// Of one image. components: 1 or 3; h, v: samples of brightness for one of colour, along a row and a column.
+// Of one image. components: 1 or 3; h, v: luma samples per chroma sample, along a row and a column.
 struct Shape {
   int height, width, components, h, v;
 
@@ -90,12 +90,12 @@ struct Shape {
   GPUFEED_BOTH int colour_width() const { return (width + h - 1) / h; }  // samples that the image has
 };
 
-// The MCUs of an image that are kept, which cover a window of it: rows from `top` on and columns from `left` on. row: MCUs
-// of a row of the whole image.
+// The MCUs of an image that are kept, which cover a window: rows from `top` on and columns from `left` on. row: MCUs in a
+// row of the whole image.
 struct Region {
   int top, left, down, across, row;
 
-  // How many of them stand before an MCU in the order of the scan
+  // How many of them precede an MCU in the order of the scan
   GPUFEED_BOTH int before(int mcu) const {
     const int y = mcu / row - top, x = mcu % row - left;
     if (y < 0) return 0;
@@ -105,11 +105,11 @@ struct Region {
     const int y = mcu / row - top, x = mcu % row - left;
     return y >= 0 && y < down && x >= 0 && x < across;
   }
-  GPUFEED_BOTH int end() const { return (top + down - 1) * row + left + across; }  // the MCU behind the last
-  // MCUs in succession that are kept, and those between two of these stretches
+  GPUFEED_BOTH int end() const { return (top + down - 1) * row + left + across; }  // the MCU after the last
+  // Successive MCUs that are kept, and the gap between two such stretches
   GPUFEED_BOTH uint32_t stretch() const { return across == row ? ~0u : uint32_t(across); }
   GPUFEED_BOTH uint32_t gap() const { return uint32_t(row - across); }
-  // From an MCU on, how many are kept if it is, and how many are not if it is not
+  // From an MCU on, how many successive ones are kept or not kept, as it is itself
   GPUFEED_BOTH uint32_t run(int mcu) const {
     if (has(mcu)) return stretch() - uint32_t(mcu % row - left);
     const int y = mcu / row, x = mcu % row;
@@ -117,7 +117,7 @@ struct Region {
   }
 };
 
-// What is kept of an image for a window of `height` x `width` pixels, with the samples that smoothing reads beside it
+// The part of an image that is kept for a window of `height` x `width` pixels, with the samples that smoothing needs
 GPUFEED_BOTH Region region_of(Shape shape, int top, int left, int height, int width) {
   const int tall = 8 * shape.v, wide = 8 * shape.h, margin = shape.h * shape.v > 1 ? 1 : 0;
   const int first = (top > margin ? top - margin : 0) / tall, column = (left > margin ? left - margin : 0) / wide;
@@ -126,7 +126,7 @@ GPUFEED_BOTH Region region_of(Shape shape, int top, int left, int height, int wi
   return {first, column, (bottom + tall - 1) / tall - first, (right + wide - 1) / wide - column, shape.mcus_across()};
 }
 
-// A region as an image by itself. Its pixels are those of the whole image, but where smoothing reads samples beside it.
+// A region as an image of its own. Its pixels are those of the whole image, except where smoothing crosses its border.
 GPUFEED_BOTH Shape part_of(Shape shape, Region region) {
   const int height = shape.height - region.top * 8 * shape.v, width = shape.width - region.left * 8 * shape.h;
   const int tall = region.down * 8 * shape.v, wide = region.across * 8 * shape.h;
@@ -150,7 +150,7 @@ GPUFEED_BOTH uint32_t big_endian(uint32_t word) {
 #endif
 }
 
-// The entry of a code that is longer than LOOKUP_BITS; 0 if there is none.
+// The entry of a code longer than LOOKUP_BITS; 0 if there is none.
 GPUFEED_BOTH uint32_t longer_code(const Huffman& table, uint32_t bits) {
   if ((bits >> 16) < table.limit[FIRST_LONGER]) return 0;
   for (int length = LOOKUP_BITS + 1; length <= LONGEST; ++length) {
@@ -162,9 +162,9 @@ GPUFEED_BOTH uint32_t longer_code(const Huffman& table, uint32_t bits) {
   return 0;
 }
 
-// Decodes one image's coded bytes, without stuffing, into coefficients: int16 (blocks, 64) in the order of the scan
-// and in zigzag, of which only those that are not 0 are written. words: the bytes as they are in memory, aligned and
-// filled up with zeros to a whole word. Reads no further, and writes nothing beyond the blocks.
+// Decodes one image's coded bytes, without stuffing, into coefficients: int16 (blocks, 64) in the order of the scan and in
+// zigzag order. Only those that are not 0 are written. words: the bytes in memory order, aligned and zero-padded to a whole
+// word. It neither reads nor writes out of bounds.
 GPUFEED_BOTH uint8_t decode_entropy(const Huffman* tables, Shape shape, const uint32_t* words, uint32_t bytes,
                                     int16_t* coefficients) {
   const uint32_t count = (bytes + 3) / 4;
@@ -173,12 +173,12 @@ GPUFEED_BOTH uint8_t decode_entropy(const Huffman* tables, Shape shape, const ui
   uint32_t at = 0, shift = 0;  // the first bit not used yet
   uint32_t high = count > 0 ? big_endian(words[0]) : 0;
   uint32_t low = count > 1 ? big_endian(words[1]) : 0;
-  uint32_t ahead = count > 2 ? words[2] : 0;  // turned when it is needed, so that nobody waits for it here
+  uint32_t ahead = count > 2 ? words[2] : 0;  // converted when needed, so that the load need not finish here
   int dc0 = 0, dc1 = 0, dc2 = 0;
   int block = 0;  // of its MCU
   int k = 0;      // the next coefficient of its block
   const Huffman* own = tables;
-  // One code a turn, whatever it is: threads of a warp stay together though their blocks differ in length.
+  // One code of any kind per iteration, so that threads of a warp stay together though their blocks differ in length.
   while (coefficients != end) {
     const Huffman& table = own[k != 0];
     uint32_t bits = window(high, low, shift);
@@ -228,8 +228,8 @@ GPUFEED_BOTH uint8_t decode_entropy(const Huffman* tables, Shape shape, const ui
   return bytes * 8 - used >= 8 ? LEFT_OVER : NO_FAULT;
 }
 
-// Where a block of the scan stands in the planes of its image, which lie one behind the other: brightness, then both
-// colours, each in whole MCUs. start: its first sample; pitch: samples of a row.
+// The place of a block of the scan in the planes of its image, which are contiguous: luma, then both chroma planes, each in
+// whole MCUs. start: its first sample; pitch: samples per row.
 struct Place {
   int component, start, pitch;
 };
@@ -250,8 +250,8 @@ GPUFEED_BOTH Place place_of(Shape shape, int block) {
 
 GPUFEED_BOTH bool too_large(int value) { return value > MOST_VALUE || value < -MOST_VALUE; }
 
-// Eight values through the inverse transform, each 2^(13 - SHIFT) times what it would be, rounded. Unsigned, so that
-// values that are too large, whose image is a fault anyway, wrap around.
+// The inverse transform of eight values, scaled by 2^(13 - SHIFT) and rounded. Unsigned, so that values that are too large,
+// which are a fault anyway, wrap around.
 template <int SHIFT>
 GPUFEED_BOTH void inverse_dct(int32_t (&x)[8]) {
   using U = uint32_t;
@@ -286,13 +286,13 @@ GPUFEED_BOTH int clamped(int value) { return value < 0 ? 0 : value > 255 ? 255 :
 
 GPUFEED_BOTH int within(int place, int count) { return place < 0 ? 0 : place >= count ? count - 1 : place; }
 
-// How many samples of brightness stand for one of colour, known to the compiler
+// Luma samples per chroma sample, as compile-time constants
 template <int H_, int V_>
 struct Sampling {
   static constexpr int H = H_, V = V_;
 };
 
-// work(Sampling<H, V>()) for the sampling that a shape has
+// Calls work(Sampling<H, V>()) for the sampling of a shape
 template <class Work>
 inline auto by_sampling(Shape shape, Work work) {
   if (shape.h == 4) return work(Sampling<4, 1>());
@@ -300,16 +300,16 @@ inline auto by_sampling(Shape shape, Work work) {
   return shape.v == 2 ? work(Sampling<1, 2>()) : work(Sampling<1, 1>());
 }
 
-// Whether colours are smoothed: of all that is fancy only what libjpeg-turbo smooths, which is 4:2:2 and 4:2:0 of more
-// than two samples a row, and 4:4:0.
+// Whether chroma is smoothed: with `fancy`, as in libjpeg-turbo, 4:2:2 and 4:2:0 with more than two samples per row, and
+// 4:4:0.
 GPUFEED_BOTH bool smooths(Shape shape, bool fancy) {
   return fancy && (shape.h == 2 ? shape.colour_width() > 2 : shape.h == 1 && shape.v == 2);
 }
 
-constexpr int SPAN = 8;                   // pixels of a row that are made together, the first at a multiple of 8
+constexpr int SPAN = 8;                   // pixels of a row that are computed together, the first at a multiple of 8
 constexpr int SPAN_WORDS = SPAN * 3 / 4;  // of 32 bits, as RGB
 
-// COUNT samples from an address that is a multiple of COUNT, in one access
+// Loads COUNT samples from a multiple of COUNT, in one access
 template <int COUNT>
 GPUFEED_BOTH void load(const uint8_t* from, int (&to)[COUNT]) {
   uint8_t bytes[COUNT];
@@ -317,7 +317,7 @@ GPUFEED_BOTH void load(const uint8_t* from, int (&to)[COUNT]) {
   for (int i = 0; i < COUNT; ++i) to[i] = bytes[i];
 }
 
-// One colour's samples for the pixels of the span at (x, y); beyond the right side, whatever is there.
+// One chroma component for the pixels of the span at (x, y); undefined beyond the right side
 template <class Of>
 GPUFEED_BOTH void colours_at(Shape shape, const uint8_t* plane, int pitch, int x, int y, bool smooth, int (&to)[SPAN]) {
   constexpr int H = Of::H, V = Of::V, COUNT = SPAN / H;
@@ -364,7 +364,7 @@ GPUFEED_BOTH Rgb rgb_of(int y, int cb, int cr) {
   return {clamped(r >> 16), clamped(g >> 16), clamped(b >> 16)};
 }
 
-// The span at (x, y) from the planes of an image, as bytes of RGB from the lowest of the first word on
+// The span at (x, y) from the planes of an image, as bytes of RGB in little-endian words
 template <class Of>
 GPUFEED_BOTH void span_at(Shape shape, const uint8_t* planes, int x, int y, bool smooth, uint32_t (&words)[SPAN_WORDS]) {
   constexpr int H = Of::H, V = Of::V;

@@ -1,4 +1,4 @@
-// What decode_jpegs takes, checked in one place for the CPU and CUDA.
+// Checks of the arguments of decode_jpegs, shared by the CPU and CUDA.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,7 +53,7 @@ inline jpeg::Shape check_decode_jpegs(const at::Tensor& data, const at::Tensor& 
 }
 
 // data uint8 (bytes) on the op's device, files the same bytes, offsets int64 (N + 1) and windows int32 (N, 4) on the host;
-// returns where the windows are, null for none
+// returns the windows, null for none
 inline const int32_t* check_decode_jpeg_files(const at::Tensor& data, const at::Tensor& files, const at::Tensor& offsets,
                                               const std::optional<at::Tensor>& windows) {
   check_vector(data, "data", at::kByte, data);

@@ -1,4 +1,5 @@
-// decode_jpegs and decode_jpeg_files on the CPU: the same bytes as on CUDA, for tests and as the reference; no rival of libjpeg-turbo.
+// decode_jpegs and decode_jpeg_files on the CPU: the same bytes as on CUDA, as a reference for tests; slower than
+// libjpeg-turbo.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/library.h>

@@ -1,4 +1,4 @@
-// What the header of a baseline JPEG says, for the decoders of whole files. Without torch.
+// The header of a baseline JPEG, for the decoders of whole files. Without torch.
 //
 // Source: ITU-T T.81, annex B for the markers, table B.5 for the limits of Huffman tables. Strict on purpose: what is not
 // plain baseline of 8 bits in one scan, grayscale or YCbCr, is not taken, as in gpufeed/decoders/jpeg_parser.py.
@@ -12,7 +12,7 @@
 
 namespace gpufeed::jpeg {
 
-// One file of a call. Places in bytes of the files' buffer, if nothing else is said.
+// One file of a call. Places are bytes of the files' buffer unless stated otherwise.
 struct Image {
   int64_t coded;            // the scan's bytes
   int64_t huffman[4];       // counts and symbols: DC and AC of the first component, DC and AC of the others
@@ -21,7 +21,7 @@ struct Image {
   int64_t words, spans, intervals;  // in the workspace: its first word, subsequence and interval
   int64_t blocks;           // its first block in the workspace of its chunk
   Shape shape;              // 0 everywhere in a file that is not taken
-  Region region;            // what is kept of it, and that as an image: what is transformed and given out
+  Region region;            // the part that is kept, and the same as an image of its own, which is output
   Shape part;
   uint32_t bytes;           // of the scan
   uint32_t restart;         // MCUs of an interval
@@ -31,13 +31,13 @@ struct Image {
   uint8_t fault;            // NO_FAULT, BAD_PLACE, NOT_TAKEN or BAD_WINDOW
 };
 
-constexpr int64_t PIXEL_ALIGNMENT = 16;  // of an image in the output, so that it is written in whole words; zeros between images
+constexpr int64_t PIXEL_ALIGNMENT = 16;  // of an image in the output, so that it is written in whole words; gaps are zeros
 
 inline int64_t pixel_bytes(const Shape& shape) { return int64_t(shape.height) * shape.width * 3; }
 
 inline uint32_t big_endian_16(const uint8_t* from) { return uint32_t(from[0]) << 8 | from[1]; }
 
-// What the segments before the scan have said so far; places are 0 where nothing was said.
+// The content of the segments before the scan so far; places are 0 if not given.
 struct Segments {
   int64_t quantisation[4] = {}, huffman[2][2] = {};  // [DC or AC][number]
   int64_t frame = 0, frame_bytes = 0;
@@ -78,7 +78,7 @@ inline bool read_huffman(const uint8_t* data, int64_t at, int64_t end, Segments&
   return true;
 }
 
-// false for a segment that a file which is taken does not have
+// Returns false for a segment that is not supported.
 inline bool read_segment(const uint8_t* data, int marker, int64_t at, int64_t end, Segments& to) {
   const int64_t bytes = end - at;
   if (marker == 0xdb) return read_quantisation(data, at, end, to);
@@ -99,8 +99,8 @@ inline bool read_segment(const uint8_t* data, int marker, int64_t at, int64_t en
   return true;
 }
 
-// Whether the markers say grayscale or YCbCr. Decoders differ where they contradict each other, and in what they guess
-// without any.
+// Whether the markers say grayscale or YCbCr. Without markers, or if they contradict each other, decoders guess
+// differently.
 inline bool is_ycbcr(const Segments& segments, const uint8_t* ids) {
   if (ids[0] == ids[3] || ids[0] == ids[6] || ids[3] == ids[6]) return false;
   if (segments.adobe >= 0) return segments.adobe == 1;
@@ -121,7 +121,7 @@ inline bool describe(const uint8_t* data, int64_t at, int64_t end, const Segment
     const uint8_t *const part = parts + 3 * i, *const tables = scan + 1 + 2 * i;
     if (tables[0] != part[0] || part[2] > 3 || (tables[1] & 0xee) != 0) return false;
     if (i > 0 && part[1] != 0x11) return false;
-    if (i == 2 && tables[1] != tables[-1]) return false;  // both colours by the same tables, as everybody writes them
+    if (i == 2 && tables[1] != tables[-1]) return false;  // both chroma components share tables, as in all encoders
     image.quantisation[i] = segments.quantisation[part[2]];
     if (image.quantisation[i] == 0) return false;
     for (int kind = 0; kind < 2 && i < 2; ++kind) {
@@ -138,8 +138,8 @@ inline bool describe(const uint8_t* data, int64_t at, int64_t end, const Segment
   return true;
 }
 
-// Whether a file is taken; `image` becomes what its header says. data: the file, places as in it. Restarts are counted
-// as of one interval where there are none.
+// Whether a file is supported; `image` becomes the content of its header. data: the file; places are relative to it.
+// Without restarts there is one interval.
 inline bool read_header(const uint8_t* data, int64_t bytes, Image& image) {
   // the last two bytes must end the image: markers before them are found when the scan is decoded
   if (bytes < 4 || data[0] != 0xff || data[1] != 0xd8 || data[bytes - 2] != 0xff || data[bytes - 1] != 0xd9) return false;
@@ -160,7 +160,7 @@ inline bool read_header(const uint8_t* data, int64_t bytes, Image& image) {
   const Shape& shape = image.shape;
   if (shape.height == 0 || shape.width == 0 || at > bytes - 2 || bytes - 2 - at > MOST_BYTES) return false;
   const int64_t mcus = int64_t(shape.mcus_across()) * shape.mcus_down(), blocks = mcus * shape.mcu_blocks();
-  // a block takes two codes at least, of a bit or more each
+  // a block has at least two codes of at least one bit each
   if (blocks > MOST_BLOCKS || 4 * (bytes - 2 - at) < blocks) return false;
   image.coded = at;
   image.bytes = uint32_t(bytes - 2 - at);
@@ -169,7 +169,7 @@ inline bool read_header(const uint8_t* data, int64_t bytes, Image& image) {
   return true;
 }
 
-// Says what is kept of an image; false if that is no window of it. window: top, left, height and width in pixels, or null
+// Sets what is kept of an image; false if the window is invalid. window: top, left, height and width in pixels, or null
 inline bool keep(const int32_t* window, Image& image) {
   const Shape& shape = image.shape;
   const int32_t whole[] = {0, 0, shape.height, shape.width}, *const of = window != nullptr ? window : whole;
@@ -180,8 +180,8 @@ inline bool keep(const int32_t* window, Image& image) {
   return true;
 }
 
-// All files of a call: images with their places in the output, which end at `pixels`, and nothing in the workspace yet.
-// offsets (count + 1): where each file begins and the last ends in a buffer of so many bytes; windows: (count * 4) or null
+// All files of a call: images with their places in the output, which ends at `pixels`, but not yet in the workspace.
+// offsets (count + 1): where each file begins and the last ends in a buffer of `bytes`; windows: (count * 4) or null
 inline std::vector<Image> read_headers(const uint8_t* data, int64_t bytes, const int64_t* offsets, int64_t count,
                                        int64_t& pixels, const int32_t* windows = nullptr) {
   std::vector<Image> images(count);  // 0 everywhere
@@ -192,7 +192,7 @@ inline std::vector<Image> read_headers(const uint8_t* data, int64_t bytes, const
     if (start < 0 || start > end || end > bytes) {
       image.fault = BAD_PLACE;
     } else if (!read_header(data + start, end - start, image)) {
-      image = {};  // of what it was, nothing is left
+      image = {};  // keep nothing of it
       image.fault = NOT_TAKEN;
     } else if (!keep(windows != nullptr ? windows + 4 * i : nullptr, image)) {
       image = {};
@@ -209,7 +209,7 @@ inline std::vector<Image> read_headers(const uint8_t* data, int64_t bytes, const
   return images;
 }
 
-// Images that are decoded at a time, and what they take of the workspace
+// Images that are decoded at a time, and their sizes in the workspace
 struct Chunk {
   int64_t first = 0, count = 0;  // images
   int64_t words = 0, spans = 0, intervals = 0, blocks = 0;
@@ -221,8 +221,8 @@ constexpr uint32_t COLOUR_TILE = 2048;  // spans of eight pixels of a thread blo
 
 GPUFEED_BOTH uint32_t tiles_of(uint32_t work, uint32_t each) { return (work + each - 1) / each; }
 
-// Cuts a call into chunks of at most so many blocks, or of one image, and gives images their places in the workspace.
-// Inside a chunk they are sorted, the longest scan first, so that no thread block begins a long one last.
+// Splits a call into chunks of at most `most` blocks, or of one image, and assigns places in the workspace. Images of a
+// chunk are sorted, the longest scan first, so that no long one starts last.
 inline std::vector<Chunk> cut_into_chunks(std::vector<Image>& images, int64_t most_blocks) {
   std::vector<Chunk> chunks;
   for (size_t i = 0; i < images.size();) {

@@ -9,7 +9,7 @@
 
 namespace gpufeed::jpeg {
 
-// What decoding one image needs beside its bytes; kept from image to image.
+// Buffers for decoding one image, reused from image to image.
 struct Scratch {
   std::vector<uint32_t> words;
   std::vector<int16_t> coefficients;
@@ -18,7 +18,7 @@ struct Scratch {
   Tables tables;
 };
 
-// The coded bytes as whole words without their stuffing; `length` becomes the bytes that are left.
+// The coded bytes without stuffing, as whole words; `length` becomes the number of bytes.
 inline uint8_t unstuff(const uint8_t* from, uint32_t& length, std::vector<uint32_t>& words) {
   words.assign((length + 3) / 4, 0);
   uint8_t* to = reinterpret_cast<uint8_t*>(words.data());
@@ -33,7 +33,7 @@ inline uint8_t unstuff(const uint8_t* from, uint32_t& length, std::vector<uint32
   return before == 0xff ? BAD_MARKER : NO_FAULT;
 }
 
-// false if its coefficients are too large
+// Returns false if coefficients are too large.
 inline bool block_to_samples(const int16_t* coefficients, const uint16_t* quantisation, uint8_t* to, int pitch) {
   int32_t work[8][8], line[8];
   bool large = false;
@@ -57,7 +57,7 @@ inline bool block_to_samples(const int16_t* coefficients, const uint16_t* quanti
   return !large;
 }
 
-// From coefficients in `scratch` to uint8 (height, width, 3); that is filled with 0 if there is a fault.
+// Turns coefficients in `scratch` into uint8 (height, width, 3), or fills that with 0 if there is a fault.
 inline uint8_t to_pixels(const Tables& tables, Shape shape, uint8_t fault, bool smooth, uint8_t* to, Scratch& scratch) {
   const int blocks = shape.blocks();
   scratch.planes.resize(size_t(blocks) * BLOCK);
@@ -84,7 +84,7 @@ inline uint8_t to_pixels(const Tables& tables, Shape shape, uint8_t fault, bool 
   return NO_FAULT;
 }
 
-// Decodes one image into uint8 (height, width, 3), or fills that with 0 and says what is wrong.
+// Decodes one image into uint8 (height, width, 3), or fills that with 0 and returns the fault.
 inline uint8_t decode_image(const Tables& tables, Shape shape, const uint8_t* from, int64_t bytes, bool fancy,
                             uint8_t* to, Scratch& scratch) {
   uint32_t length = uint32_t(bytes);
@@ -116,8 +116,8 @@ inline void read_tables(const uint8_t* data, const Image& image, Tables& to) {
   }
 }
 
-// A scan's bytes as whole words without stuffing and restart markers, padding behind them. intervals: the byte where
-// each begins, and the end of the last.
+// A scan's bytes without stuffing and restart markers, as padded words. intervals: the byte where each begins, and the end
+// of the last.
 inline uint8_t unstuff_scan(const uint8_t* from, const Image& image, std::vector<uint32_t>& words,
                             std::vector<uint32_t>& intervals) {
   words.assign((image.bytes + 3) / 4 + PADDING_WORDS, 0);
@@ -139,7 +139,7 @@ inline uint8_t unstuff_scan(const uint8_t* from, const Image& image, std::vector
   return order && intervals.size() == image.interval_count + 1 ? NO_FAULT : BAD_RESTART;
 }
 
-// The coefficients that are kept of an image in `scratch`, each interval by one thread from its beginning on
+// Decodes the coefficients that are kept of an image into `scratch`, each interval serially
 inline uint8_t decode_scan(const uint8_t* data, const Image& image, Scratch& scratch) {
   scratch.coefficients.resize(size_t(image.part.blocks()) * BLOCK);
   uint8_t fault = unstuff_scan(data + image.coded, image, scratch.words, scratch.intervals);
@@ -153,7 +153,7 @@ inline uint8_t decode_scan(const uint8_t* data, const Image& image, Scratch& scr
   return fault;
 }
 
-// Decodes one file, whose header was read, as decode_image does.
+// Decodes one file, whose header was read, like decode_image.
 inline uint8_t decode_file(const uint8_t* data, const Image& image, bool fancy, uint8_t* to, Scratch& scratch) {
   if (image.fault != NO_FAULT) return image.fault;
   read_tables(data, image, scratch.tables);

@@ -1,11 +1,11 @@
-// Entropy decoding of one scan from any place in it, for threads that work side by side on one image.
+// Entropy decoding of one scan from any place in it, for threads that work on one image in parallel.
 //
 // After S. T. Klein and Y. Wiseman, Parallel Huffman decoding with applications to JPEG files, The Computer Journal 46(5),
-// 2003: a decoder that starts at a wrong bit soon falls into step with the right one. The bits of an interval (a scan, or
-// what lies between two restart markers) are cut into subsequences. A few at a time are decoded from a guessed state, then each
-// again from the end state of the one before it until no state changes. The first starts right, so that by induction all are
-// right then. Sums of their blocks and of their DC differences tell where each of them writes. Of the few that begin with one
-// guess, those behind the place where it has come right need not be decoded again.
+// 2003: a decoder that starts at a wrong bit soon synchronises with the correct one. The bits of an interval (a scan, or
+// the part between two restart markers) are split into subsequences. Groups of them are decoded from a guessed state. Then
+// each is decoded again from the end state of the one before it, until no state changes. The first starts correctly, so by
+// induction all are correct then. Prefix sums of their blocks and DC differences tell where each one writes. In a group,
+// subsequences after the point of synchronisation need not be decoded again.
 #pragma once
 
 #include "jpeg.h"
@@ -13,15 +13,15 @@
 namespace gpufeed::jpeg {
 
 constexpr uint32_t SUBSEQUENCE = 512;   // bits
-constexpr uint32_t GROUP = 4;           // subsequences in succession that one thread decodes at first, from one guess
+constexpr uint32_t GROUP = 4;           // successive subsequences that one thread first decodes from one guess
 constexpr uint32_t MOST_ROUNDS = 256;   // in which subsequences may still change
 constexpr uint32_t MOST_DC_SIZE = 11, MOST_AC_SIZE = 10;  // bits of a value of 8-bit samples (T.81, table F.2)
 constexpr uint32_t HUFFMAN_BYTES = LONGEST + 256;         // of a table in a file: counts by length, then the symbols
-constexpr uint32_t PADDING_WORDS = 4;   // of zeros behind an image's words, since the reader is ahead of the bits
+constexpr uint32_t PADDING_WORDS = 4;   // of zeros after an image's words, since the reader prefetches
 
-// Which of a table's codes have which length (T.81, annex C); place 0 is not used.
+// The codes of a table by length (T.81, annex C); index 0 is not used.
 struct Codes {
-  uint32_t first[LONGEST + 1], end[LONGEST + 1];  // the first code of a length, and the one behind its last
+  uint32_t first[LONGEST + 1], end[LONGEST + 1];  // the first code of a length, and the one after its last
   uint32_t before[LONGEST + 1];                   // symbols of shorter codes
 };
 
@@ -37,19 +37,19 @@ GPUFEED_BOTH void find_codes(const uint8_t* counts, Codes& to) {
   }
 }
 
-// An entry of these tables: length | size << 5 | advance << 9, or 0 for bits that are no code and for a symbol that 8-bit
-// samples do not have. advance: by how many coefficients it brings a block on; BLOCK if it ends the block. It stands in
-// Huffman, whose entries are others for decode_entropy.
+// An entry of these tables: length | size << 5 | advance << 9, or 0 for bits that are no code, and for a symbol that 8-bit
+// samples cannot have. advance: by how many coefficients a block advances; BLOCK if it ends the block. It is stored in
+// Huffman, whose entries have another form for decode_entropy.
 GPUFEED_BOTH uint16_t entry_of(uint8_t symbol, uint32_t length, bool dc) {
   const uint32_t run = dc ? 0 : symbol >> 4, size = dc ? symbol : symbol & 15;
   const uint32_t advance = dc || size > 0 || run == 15 ? run + 1 : BLOCK;
   return size > (dc ? MOST_DC_SIZE : MOST_AC_SIZE) ? 0 : uint16_t(length | size << 5 | advance << 9);
 }
 
-// For bits that are no code: one bit that ends a block. Its bit 16 is in no other entry.
+// For bits that are no code: one bit that ends a block. No other entry has bit 16.
 constexpr uint32_t GUESSED_ENTRY = 1 | uint32_t(3 * BLOCK) << 9;
 
-// Entry `place` of Huffman::lookup, as entry_of has it
+// Entry `place` of Huffman::lookup, by entry_of
 GPUFEED_BOTH uint16_t lookup_entry(const Codes& codes, const uint8_t* symbols, uint32_t place, bool dc) {
   for (uint32_t length = 1; length <= LOOKUP_BITS; ++length) {
     const uint32_t code = place >> (LOOKUP_BITS - length);
@@ -60,7 +60,7 @@ GPUFEED_BOTH uint16_t lookup_entry(const Codes& codes, const uint8_t* symbols, u
   return 0;
 }
 
-// The same of Huffman::symbols; 0 behind the last symbol
+// The same for Huffman::symbols; 0 after the last symbol
 GPUFEED_BOTH uint16_t symbol_entry(const Codes& codes, const uint8_t* symbols, uint32_t place, bool dc) {
   for (uint32_t length = 1; length <= LONGEST; ++length) {
     if (place < codes.before[length] + codes.end[length] - codes.first[length]) {
@@ -70,8 +70,8 @@ GPUFEED_BOTH uint16_t symbol_entry(const Codes& codes, const uint8_t* symbols, u
   return 0;
 }
 
-// What all AC codes take and do together that lie with their values in the LOOKUP_BITS bits `place`: bits | advance << 4 |
-// 1 << 15 if the last ends the block, which counts as 1 of the advance. 0 if not even one does. table: filled already.
+// The combined effect of all AC codes that lie, with their values, in the LOOKUP_BITS bits `place`: bits | advance << 4 |
+// 1 << 15 if the last ends the block, which counts as an advance of 1. 0 if not even one code fits. table: already filled.
 GPUFEED_BOTH uint16_t steps_entry(const Huffman& table, uint32_t place) {
   uint32_t bits = 0, advance = 0;
   while (bits < LOOKUP_BITS) {
@@ -86,7 +86,7 @@ GPUFEED_BOTH uint16_t steps_entry(const Huffman& table, uint32_t place) {
   return uint16_t(bits | advance << 4);
 }
 
-// Huffman's limit and offset, of codes longer than LOOKUP_BITS
+// Fills Huffman's limit and offset, for codes longer than LOOKUP_BITS
 GPUFEED_BOTH void fill_limits(const Codes& codes, Huffman& to) {
   for (int i = 0; i < 8; ++i) to.limit[i] = to.offset[i] = 0;
   to.limit[FIRST_LONGER] = uint16_t(codes.end[LOOKUP_BITS] << FIRST_LONGER);
@@ -96,8 +96,8 @@ GPUFEED_BOTH void fill_limits(const Codes& codes, Huffman& to) {
   }
 }
 
-// Which bytes of a scan are data: not the 0 that follows 0xff, and not a restart marker. before and behind: the bytes
-// on either side, 0 outside of the scan.
+// Whether a byte of a scan is data: not the 0 after 0xff, and not part of a restart marker. before and behind: the
+// adjacent bytes, 0 outside of the scan.
 GPUFEED_BOTH bool is_restart(uint32_t byte) { return (byte & 0xf8) == 0xd0; }
 GPUFEED_BOTH bool is_data(uint32_t before, uint32_t byte, uint32_t behind) {
   return before != 0xff && !(byte == 0xff && is_restart(behind));
@@ -106,15 +106,14 @@ GPUFEED_BOTH bool is_wrong_marker(uint32_t before, uint32_t byte) {
   return before == 0xff && byte != 0 && !is_restart(byte);
 }
 
-// Where a decoder stands in an interval: the next bit of the image, the next coefficient of its block, and its block of
-// the MCU
+// The position of a decoder: the next bit of the image, the next coefficient of its block, and its block of the MCU
 struct Position {
   uint32_t bit, k, block;
 };
 
-// A position behind a subsequence in one word: bits beyond its end (less than 32), k and block. 0 is the guess, too: the
-// first bit, at a block's and an MCU's beginning. It stands for the state behind a subsequence that needs more bits than
-// there are, too. DOUBT beside it: codes that cannot be were met. Which fault that is, is found when coefficients are written.
+// A position after a subsequence in one word: bits beyond its end (less than 32), k and block. 0 is also the guess: the
+// first bit, at the beginning of a block and an MCU. It is also the state after a subsequence that needs more bits than
+// there are. DOUBT is set if invalid codes were met; writing the coefficients finds which fault that is.
 constexpr uint32_t BLOCK_SHIFT = 11, DOUBT = 1 << 15, STATE = DOUBT - 1, WITHOUT_BLOCK = (1 << BLOCK_SHIFT) - 1;
 GPUFEED_BOTH uint32_t packed(Position at, uint32_t end) {
   return at.bit < end ? 0 : (at.bit - end) | at.k << 5 | at.block << BLOCK_SHIFT;
@@ -123,11 +122,11 @@ GPUFEED_BOTH Position unpacked(uint32_t state, uint32_t begin) {
   return {begin + (state & 31), state >> 5 & 63, state >> BLOCK_SHIFT};
 }
 
-// How an image's intervals are cut into subsequences of `size` bits
+// How an image's intervals are split into subsequences of `size` bits
 struct Cuts {
-  const uint32_t* intervals;    // (interval_count + 1) bytes where they begin, and where the last ends
-  const uint32_t* first_spans;  // (interval_count) of each, its first subsequence
-  const uint32_t* interval_of;  // of each subsequence; not read where there is one interval
+  const uint32_t* intervals;    // (interval_count + 1) byte where each begins, and where the last ends
+  const uint32_t* first_spans;  // (interval_count) the first subsequence of each
+  const uint32_t* interval_of;  // of each subsequence; not read with one interval
   uint32_t interval_count, size;
 };
 
@@ -135,7 +134,7 @@ GPUFEED_BOTH uint32_t spans_of(uint32_t bytes, uint32_t size) {
   return bytes == 0 ? 1 : uint32_t((uint64_t(bytes) * 8 + size - 1) / size);
 }
 
-// One subsequence: its bits, its interval's end, its interval and the first subsequence of that
+// One subsequence: its bits, its interval's end, its interval and that one's first subsequence
 struct Span {
   uint32_t begin, end, limit, interval, first;
 };
@@ -152,23 +151,23 @@ GPUFEED_BOTH Span span_of(const Cuts& cuts, uint32_t number) {
   return span;
 }
 
-// What an image's threads must know of its scan. words: its bytes without stuffing and markers, as they are in memory.
+// The scan of an image, for all of its threads. words: its bytes without stuffing and markers, in memory order.
 struct Scan {
   const Huffman* tables;  // as Tables has them
   const uint32_t* words;
-  int luma, each;         // blocks of brightness, and all blocks, of an MCU
-  const uint16_t* steps = nullptr;  // steps_entry of all places of both tables of AC; for sinks that guess
+  int luma, each;         // luma blocks, and all blocks, of an MCU
+  const uint16_t* steps = nullptr;  // steps_entry of all places of both AC tables; for guessing sinks
 };
 
-constexpr uint32_t STEPS = 1;  // whether sinks that guess take several codes of AC in a step
+constexpr uint32_t STEPS = 1;  // whether guessing sinks take several AC codes per step
 
-// Decodes codes that begin before bit `end` of an interval that ends at `limit`, or until sink.block() says that it has
-// all it wants. Moves `at`. The sink gets every value: dc() gets differences and returns whether all is well; block() is
-// called with whether an MCU ends, too.
-// A sink that guesses goes on after codes that cannot be, which it meets until it has fallen into step; one fourth of the
-// subsequences of photographs do. The fault says then that there were some. It only counts what AC codes are, so that those
-// that lie in LOOKUP_BITS bits are one step, 1.5 codes of photographs in the mean. One step a turn, whatever it is: threads of
-// a warp stay together though their blocks differ in length.
+// Decodes codes that begin before bit `end` of an interval that ends at `limit`, or until sink.block() returns that it has
+// enough. Moves `at`. The sink gets every value: dc() gets differences and returns whether they are valid; block() also
+// gets whether an MCU ends.
+// A guessing sink continues after invalid codes, which occur until it has synchronised, in a fourth of the subsequences of
+// photographs. The fault then tells that there were some. It only counts AC codes, so that all codes in LOOKUP_BITS bits are
+// one step, on average 1.5 codes in photographs. Each iteration is one step of any kind, so that threads of a warp stay
+// together though their blocks differ in length.
 template <class Sink>
 GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, uint32_t limit, Sink& sink) {
   uint32_t word = at.bit / 32, bit = at.bit, k = at.k, met = 0;
@@ -189,7 +188,7 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
       if (entry == 0) entry = GUESSED_ENTRY;
       met |= entry;
     } else if (entry == 0) {
-      fault = limit - bit < LONGEST ? CUT_OFF : BAD_CODE;  // what follows the interval decides nothing
+      fault = limit - bit < LONGEST ? CUT_OFF : BAD_CODE;  // bits after the interval do not count
       break;
     }
     const uint32_t length = entry & 31, size = entry >> 5 & 15, advance = entry >> 9;
@@ -241,9 +240,9 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
   return fault == NO_FAULT && met >> 16 != 0 ? BAD_CODE : fault;
 }
 
-// Blocks that a subsequence completes, and its sums of DC differences by component
+// The blocks that a subsequence completes, and its sums of DC differences by component
 struct Sums {
-  uint32_t blocks, dc[3];  // unsigned, so that sums of what is a fault anyway wrap around
+  uint32_t blocks, dc[3];  // unsigned, so that sums that are a fault anyway wrap around
 
   GPUFEED_BOTH void add(const Sums& other) {
     blocks += other.blocks;
@@ -271,7 +270,7 @@ struct CountingSink {
   }
 };
 
-// The state behind a subsequence that begins in `state`, and DOUBT; `sums` becomes what it holds.
+// Returns the state after a subsequence that begins in `state`, and DOUBT; `sums` becomes its sums.
 GPUFEED_BOTH uint32_t pass_over(const Scan& scan, const Span& span, uint32_t state, Sums& sums) {
   CountingSink sink;
   Position at = unpacked(state, span.begin);
@@ -280,7 +279,7 @@ GPUFEED_BOTH uint32_t pass_over(const Scan& scan, const Span& span, uint32_t sta
   return packed(at, span.end) | (fault != NO_FAULT ? DOUBT : 0);
 }
 
-// A block of coefficients becomes 0.
+// Sets a block of coefficients to 0.
 GPUFEED_BOTH void clear_block(int16_t* block) {
 #ifdef __CUDA_ARCH__
 #pragma unroll
@@ -290,15 +289,15 @@ GPUFEED_BOTH void clear_block(int16_t* block) {
 #endif
 }
 
-// Writes coefficients of the blocks that are kept, in zigzag order. A block that begins is cleared first, but for `open`:
-// that one ends in another subsequence, which may have written to it already.
+// Writes coefficients of the blocks that are kept, in zigzag order. A new block is cleared first, except `open`, which ends
+// in another subsequence that may already have written to it.
 struct WritingSink {
   static constexpr bool GUESSES = false;
   const Region& region;
-  int16_t* to;    // of the present block, or of the next that is kept
+  int16_t* to;    // of the present block, or of the next one that is kept
   int16_t* open;
-  uint32_t left;  // blocks to come, with the present one
-  uint32_t run;   // MCUs to come, with the present one, until `kept` changes
+  uint32_t left;  // blocks to come, including the present one
+  uint32_t run;   // MCUs to come, including the present one, until `kept` changes
   bool kept;
   uint32_t means[3];
 
@@ -327,28 +326,28 @@ struct WritingSink {
   }
 };
 
-// The blocks of one interval: the number of its first in the image, how many it has, and how many up to the last that is
-// kept. coefficients: of the image's region; each: blocks of an MCU.
+// The blocks of one interval: the number of its first block in the image, how many it has, and how many up to the last one
+// that is kept. coefficients: of the image's region; each: blocks per MCU.
 struct Blocks {
   const Region& region;
   int16_t* coefficients;
   uint32_t each, first, count, needed;
 
-  // Where one begins that is kept; one that is not, where the next begins. number: in the interval
+  // Where a block begins if it is kept, else where the next kept one begins. number: in the interval
   GPUFEED_BOTH int16_t* place(uint32_t number) const {
     const uint32_t block = first + number, mcu = block / each;
     const uint32_t part = region.has(int(mcu)) ? block - mcu * each : 0;
     return coefficients + (int64_t(region.before(int(mcu))) * each + part) * BLOCK;
   }
 
-  // The block in which a subsequence ends in the middle, by its end and the sums behind it; null if it is not kept
+  // The block that a subsequence ends inside of, by its end state and the sums after it; null if it is not kept
   GPUFEED_BOTH int16_t* open(uint32_t end_state, const Sums& behind) const {
     const bool found = unpacked(end_state, 0).k > 0 && behind.blocks < needed;
     return found && region.has(int((first + behind.blocks) / each)) ? place(behind.blocks) : nullptr;
   }
 
-  // Whether a subsequence must be written: it has what is kept, codes in doubt, or the end of what is needed. last: it
-  // is the last of its interval.
+  // Whether a subsequence must be written: it has kept blocks, invalid codes, or the end of what is needed. last: whether
+  // it is the last of its interval.
   GPUFEED_BOTH bool written(uint32_t end_state, uint32_t before, uint32_t behind, bool last) const {
     if (before >= needed) return false;
     if (last || (end_state & DOUBT) != 0 || behind >= needed) return true;
@@ -358,19 +357,19 @@ struct Blocks {
   }
 };
 
-// Blocks of interval `number` of an image, with `restart` MCUs each
+// The blocks of interval `number` of an image, with `restart` MCUs each
 GPUFEED_BOTH Blocks blocks_of(Shape shape, const Region& region, uint32_t restart, uint32_t number, int16_t* coefficients) {
   const uint32_t each = shape.mcu_blocks(), first = number * restart * each, all = shape.blocks() - first;
   const uint32_t count = all < restart * each ? all : restart * each, end = region.end() * each;
   return {region, coefficients, each, first, count, end <= first ? 0 : end - first < count ? end - first : count};
 }
 
-// Writes what a subsequence holds. before: the sums of those before it in its interval; open: what Blocks::open says,
-// cleared. Returns what is wrong with it, which counts only if nothing is before it. Nothing behind what is needed is
-// wrong, and no value of what is not kept.
+// Writes the blocks of a subsequence. before: the sums before it in its interval; open: from Blocks::open, cleared. Returns
+// its fault, which counts only if no earlier subsequence has one. Codes after what is needed, and values of blocks that are
+// not kept, are never faults.
 GPUFEED_BOTH uint8_t write_span(const Scan& scan, const Span& span, uint32_t state, const Sums& before,
                                 const Blocks& blocks, int16_t* open) {
-  if (before.blocks >= blocks.needed) return NO_FAULT;  // padding, or behind the window
+  if (before.blocks >= blocks.needed) return NO_FAULT;  // padding, or after the window
   const int mcu = int((blocks.first + before.blocks) / blocks.each);
   WritingSink sink{blocks.region,
                    blocks.place(before.blocks),

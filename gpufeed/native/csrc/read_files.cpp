@@ -1,4 +1,4 @@
-// read_files: many whole files into one buffer in host memory, by threads that do not hold the interpreter's lock.
+// read_files: reads many whole files into one buffer in host memory, by threads that do not hold the GIL.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -18,7 +18,7 @@
 namespace gpufeed {
 namespace {
 
-constexpr int64_t MOST_BYTES = int64_t(1) << 31;  // of one file, so that no sum of sizes overflows; a sparse file says any
+constexpr int64_t MOST_BYTES = int64_t(1) << 31;  // of one file, so that sums of sizes do not overflow; a sparse file may claim any size
 constexpr int32_t NO_FILE = -1, CHANGED = -2;  // beside the codes of errno, which are positive; as in file_buffer.py
 
 // Calls work(0) to work(count - 1) on at most `most` threads, this one among them.
@@ -32,7 +32,7 @@ void each(int64_t count, int64_t most, const Work& work) {
   for (int64_t i = 1; i < std::min(most, count); ++i) {
     try {
       others.emplace_back(run);
-    } catch (const std::system_error&) {  // no more threads for this process: those that run will do
+    } catch (const std::system_error&) {  // no more threads available: continue with those that run
       break;
     }
   }
@@ -43,16 +43,16 @@ void each(int64_t count, int64_t most, const Work& work) {
 int32_t find_size(const char* path, int64_t& size) {
   struct stat about;
   if (::stat(path, &about) != 0) return errno;
-  if (!S_ISREG(about.st_mode)) return NO_FILE;  // opening a pipe would wait for who writes into it
+  if (!S_ISREG(about.st_mode)) return NO_FILE;  // opening a pipe would wait for its writer
   if (about.st_size > MOST_BYTES) return EFBIG;
   size = about.st_size;
   return 0;
 }
 
 int32_t read_whole(const char* path, uint8_t* to, int64_t size) {
-  const int file = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // it may have become a pipe since
+  const int file = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // it may have become a pipe since then
   if (file < 0) return errno;
-  uint8_t beyond;  // is filled by a file that has grown
+  uint8_t beyond;  // read only if the file has grown
   int64_t done = 0;
   int32_t code = 0;
   while (true) {
@@ -75,7 +75,7 @@ void check(const at::Tensor& tensor, const char* name) {
                     " dimensions; expected: one dimension without gaps in host memory; what to do: give such a buffer");
 }
 
-// names: paths, each with a 0 behind it. Reads nothing if data is too small: the last offset says what is needed.
+// names: paths, each with a trailing 0. Reads nothing if data is too small: the last offset tells the needed size.
 std::tuple<at::Tensor, at::Tensor> read_files(const at::Tensor& names, at::Tensor& data, int64_t threads) {
   check(names, "names");
   check(data, "data");
@@ -102,7 +102,7 @@ std::tuple<at::Tensor, at::Tensor> read_files(const at::Tensor& names, at::Tenso
 
 }  // namespace
 
-// for every device: a library with CUDA kernels has them for all its ops
+// for every device, since a library with CUDA kernels must have all ops for CUDA
 TORCH_LIBRARY_IMPL(gpufeed, CompositeExplicitAutograd, library) { library.impl("read_files", read_files); }
 
 }  // namespace gpufeed

@@ -1,4 +1,4 @@
-// The ops of the library, for every device. None returns one of its arguments; none but read_files writes into one.
+// The ops of the library, for every device. None returns one of its arguments, and only read_files writes into one.
 #include <torch/library.h>
 
 TORCH_LIBRARY(gpufeed, library) {

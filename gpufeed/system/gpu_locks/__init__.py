@@ -1,4 +1,4 @@
-"""Whole GPUs for jobs on a node with several, each for one job at a time, by locks that the kernel holds."""
+"""Locks for whole GPUs on a node: each GPU serves one job at a time. The kernel holds the locks."""
 
 from gpufeed.system.gpu_locks.taking import Lease, check, hand_on, refuse, take, take_part, taken, waited_s
 

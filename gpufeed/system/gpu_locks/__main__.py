@@ -1,4 +1,4 @@
-"""python -m gpufeed.system.gpu_locks: the GPUs of this node, and who holds which."""
+"""python -m gpufeed.system.gpu_locks: the GPUs of this node, and which process holds which."""
 
 import argparse
 import os
@@ -12,14 +12,14 @@ from gpufeed.system.gpu_locks.taking import gpu_lock_name, in_words
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a line a GPU; 0, and argparse's 2 for arguments, of which there are none."""
-    about = "Prints the GPUs of this node, a line each: number, kind, UUID, and who holds it."
+    """Print a line for each GPU; return 0."""
+    about = "Prints the GPUs of this node, a line each: number, kind, UUID, and the process that holds it."
     argparse.ArgumentParser(prog="python -m gpufeed.system.gpu_locks", description=about).parse_args(
         arguments
     )
     there = gpu_listing.on_node()
     if not there:
-        print("NVML finds no GPU on this node: there is nothing to lease.")
+        print("NVML finds no GPU on this node: there is nothing to lock.")
         return 0
     mask = os.environ.get(VISIBLE_DEVICES)
     choices = visible(mask, there)

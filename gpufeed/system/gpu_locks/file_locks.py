@@ -1,7 +1,7 @@
-"""Locks that the kernel holds for a process and gives back when it ends, however it ends.
+"""Locks that the kernel holds for a process and releases when it ends, however it ends.
 
-A file a lock, in one folder for all users of the node. What stands in a file tells who holds it, and is
-left there by a holder that was killed. Source: flock(2).
+Each lock is a file, all in one folder for all users of the node. The file's content describes the holder; a
+killed holder leaves it there. Source: flock(2).
 """
 
 import fcntl
@@ -16,10 +16,10 @@ from typing import Any
 
 from gpufeed.core.errors import GpufeedError
 
-VARIABLE = "GPUFEED_LEASES"  # another folder: in a container, one that all containers of the node see
-FOLDER = "/tmp/gpufeed-leases"  # not TMPDIR, of which clusters give each job a new one
-FOR_ALL = 0o1777  # everyone makes files there, and removes their own
-MOST = 4096  # characters that a file tells
+VARIABLE = "GPUFEED_LEASES"  # names another folder, such as one that all containers of a node share
+FOLDER = "/tmp/gpufeed-leases"  # not TMPDIR, which clusters set for each job
+FOR_ALL = 0o1777  # everyone may create files, and remove only their own
+MOST = 4096  # bytes of a file that are read
 
 _open: set[int] = set()
 
@@ -28,7 +28,7 @@ _open: set[int] = set()
 class Lock:
     """A lock that this process holds.
 
-    number: descriptor of the open file. owner: id of the process. left: the holder before it was killed.
+    number: descriptor of the open file. owner: process id. left: whether the previous holder was killed.
     """
 
     path: Path
@@ -37,7 +37,7 @@ class Lock:
     left: bool
 
     def release(self) -> None:
-        """Gives it back; nothing to do in a process that was forked from the holder."""
+        """Release the lock; do nothing in a process that was forked from the holder."""
         if os.getpid() != self.owner:
             return
         with suppress(OSError):
@@ -47,19 +47,19 @@ class Lock:
 
 
 def folder() -> Path:
-    """Where the files are, whether that exists or not."""
+    """Return the folder of the lock files, whether it exists or not."""
     return Path(os.environ.get(VARIABLE) or FOLDER)
 
 
 def lock(name: str, about: Mapping[str, Any]) -> Lock | None:
-    """The lock of that name, at once; None while another process holds it.
+    """Take the lock of that name without waiting; return None if another process holds it.
 
-    about: what the file says of this process. Raises GpufeedError where the file cannot be used.
+    about: written into the file, to describe this process. Raises GpufeedError if the file cannot be used.
     """
     path = folder() / name
     try:
         while True:
-            umask = os.umask(0)  # what is made here is open to all from its first moment
+            umask = os.umask(0)  # new files must be open to all users at once
             try:
                 prepare(path.parent)
                 number = opened(path)
@@ -72,12 +72,12 @@ def lock(name: str, about: Mapping[str, Any]) -> Lock | None:
                 return None
             if is_at(number, path):
                 break
-            os.close(number)  # someone removed the file in between: a lock on it would keep nobody out
+            os.close(number)  # the file was removed in between: locking it would be useless
     except OSError as error:
         raise GpufeedError(
             f"{path}, where the GPUs in use are marked: {error.strerror}",
             "a folder on this node's own disk in which every user may write",
-            f"let its owner open it to you, or name another folder in the variable {VARIABLE}",
+            f"ask its owner for access, or set {VARIABLE} to another folder",
         ) from error
     _open.add(number)
     left = os.fstat(number).st_size > 0
@@ -86,9 +86,9 @@ def lock(name: str, about: Mapping[str, Any]) -> Lock | None:
 
 
 def holder(name: str) -> Mapping[str, Any] | None:
-    """What the process that holds the lock says of itself, or nothing; None where it is free.
+    """Return what the holder of a lock wrote into its file; None if the lock is free.
 
-    Asking takes the lock for a moment, for all who ask together: who wants it then tries once more.
+    This takes a shared lock for a moment; a process that wants the lock just then tries again.
     """
     path = folder() / name
     try:
@@ -106,7 +106,7 @@ def holder(name: str) -> Mapping[str, Any] | None:
 
 
 def parse_holder(text: bytes) -> Mapping[str, Any]:
-    """What stands in a file; nothing where it is not whole."""
+    """Return the content of a lock file; {} if it is incomplete."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -115,29 +115,29 @@ def parse_holder(text: bytes) -> Mapping[str, Any]:
 
 
 def write_holder(number: int, about: Mapping[str, Any]) -> None:
-    """Writes it into the file; one that is another user's and closed to us stays as it is."""
+    """Write the holder into the file; do nothing if it is another user's and read-only."""
     with suppress(OSError):
         os.ftruncate(number, 0)
         os.pwrite(number, json.dumps(about).encode()[:MOST], 0)
 
 
 def prepare(place: Path) -> None:
-    """Makes the folder of the locks. Raises OSError where it cannot, or where it is no folder."""
-    with suppress(FileExistsError):  # the next check says what is there
+    """Create the folder of the locks; raise OSError if that fails, or if it is no folder."""
+    with suppress(FileExistsError):  # the next check reports what is there
         place.mkdir(FOR_ALL, exist_ok=True)
     if not stat.S_ISDIR(place.lstat().st_mode):
         raise NotADirectoryError(20, "it is a link or a file, and no folder")
 
 
 def opened(path: Path) -> int:
-    """Return a descriptor of the file, which is made if need be.
+    """Return a descriptor of the file, which is created if needed.
 
-    Linux refuses to open another user's file in such a folder with O_CREAT (fs.protected_regular).
+    Linux refuses O_CREAT for another user's file in such a folder (fs.protected_regular).
     """
     while True:
         try:
             return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-        except PermissionError:  # it can be locked all the same
+        except PermissionError:  # a read-only file can be locked too
             return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             with suppress(FileExistsError):
@@ -145,7 +145,7 @@ def opened(path: Path) -> int:
 
 
 def is_at(number: int, path: Path) -> bool:
-    """Whether the open file is still the one of that name."""
+    """Return whether the open file is still the one of that name."""
     try:
         return os.path.samestat(os.fstat(number), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -153,7 +153,7 @@ def is_at(number: int, path: Path) -> bool:
 
 
 def _let_go() -> None:
-    """In a process that was forked, which must not hold what its parent has taken."""
+    """Close the locks in a forked process, which must not hold those of its parent."""
     for number in _open:
         os.close(number)
     _open.clear()

@@ -1,7 +1,7 @@
-"""The GPUs of this node as NVML lists them, and those that a job may choose from.
+"""The GPUs of this node by NVML, and those that a job may choose from.
 
-NVML is asked without CUDA, which then still follows its mask. CUDA_VISIBLE_DEVICES, which Slurm and users
-set, is read as CUDA reads it under CUDA_DEVICE_ORDER=PCI_BUS_ID: its numbers are those of nvidia-smi. Source:
+NVML is asked without CUDA, so that CUDA can still read its mask later. CUDA_VISIBLE_DEVICES, which Slurm and
+users set, is read as CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID: numbers are those of nvidia-smi. Source:
 CUDA programming guide, environment variables.
 """
 
@@ -14,7 +14,7 @@ import pynvml
 
 from gpufeed.system.nvml import ask, session
 
-WORD = 64  # bits in each number of NVML's mask of CPUs
+WORD = 64  # bits in each word of NVML's CPU mask
 WORDS = 64  # room for 4,096 CPUs
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 NAMED = ("GPU-", "MIG-")
@@ -22,11 +22,11 @@ NAMED = ("GPU-", "MIG-")
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a job can have for itself: a whole GPU, or a part of one (MIG), which is left as it is.
+    """A GPU that a job can take: a whole one, or a part of one (MIG).
 
-    uuid: as CUDA_VISIBLE_DEVICES takes it, "GPU-..." or "MIG-...". kind: the product's name, with the profile
-    of a part. number: NVML's index of the GPU. busy: other processes compute on it. memory: its bytes. cpus:
-    ids of the CPUs that are near, none where NVML does not tell.
+    uuid: as in CUDA_VISIBLE_DEVICES, "GPU-..." or "MIG-...". kind: product name, with the profile of a part.
+    number: NVML's index of the GPU. busy: other processes compute on it. memory: in bytes. cpus: ids of the
+    CPUs near it, if NVML knows them.
     """
 
     uuid: str
@@ -39,13 +39,13 @@ class Gpu:
 
 
 def on_node() -> list[Gpu]:
-    """All of this node that this process may open, in NVML's order; none where no driver answers."""
+    """Return the GPUs that this process may open, in NVML's order; none without a driver."""
     with session():
         return [gpu for number in range(ask(pynvml.nvmlDeviceGetCount) or 0) for gpu in gpus_at(number)]
 
 
 def gpus_at(number: int) -> Iterator[Gpu]:
-    """The GPU at one of NVML's indices, or its parts; nothing where the GPU does not answer."""
+    """Yield the GPU at one of NVML's indices, or its parts; nothing if the GPU does not answer."""
     handle = ask(pynvml.nvmlDeviceGetHandleByIndex, number)
     whole = handle and ask(pynvml.nvmlDeviceGetUUID, handle)
     if not whole:
@@ -56,12 +56,12 @@ def gpus_at(number: int) -> Iterator[Gpu]:
         return
     for place in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         part = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
-        if uuid := part and ask(pynvml.nvmlDeviceGetUUID, part):  # None in places of parts that were not made
+        if uuid := part and ask(pynvml.nvmlDeviceGetUUID, part):  # None for unused slots
             yield described(part, uuid, number, cpus, part=True)
 
 
 def described(handle: Any, uuid: str, number: int, cpus: frozenset[int], part: bool = False) -> Gpu:
-    """Return a GPU or a part, with what NVML says of it at this moment."""
+    """Return a GPU or a part with its present state."""
     kind = ask(pynvml.nvmlDeviceGetName, handle) or "unknown"
     busy = bool(ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle))
     memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
@@ -69,7 +69,7 @@ def described(handle: Any, uuid: str, number: int, cpus: frozenset[int], part: b
 
 
 def near_cpus(handle: Any) -> frozenset[int]:
-    """Ids of the CPUs whose memory is near the GPU."""
+    """Return the ids of the CPUs whose memory is near the GPU."""
     words = ask(pynvml.nvmlDeviceGetCpuAffinity, handle, WORDS) or ()
     return frozenset(
         place * WORD + bit for place, word in enumerate(words) for bit in range(WORD) if word >> bit & 1
@@ -77,11 +77,11 @@ def near_cpus(handle: Any) -> frozenset[int]:
 
 
 def visible(mask: str | None, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return those of `gpus` that the mask leaves, in the mask's order.
+    """Return the GPUs that the mask allows, in the mask's order.
 
-    mask: indices, or UUIDs and unique beginnings of UUIDs. From the first entry on that is no GPU, CUDA
-    ignores what follows; one that is named twice leaves none. None where nothing is set: those of the kind
-    with the most memory are left, since a card for a display is not measured beside one for work.
+    mask: indices, or UUIDs and their unique prefixes. Like CUDA, ignore everything from the first invalid
+    entry on; a duplicate entry leaves none. Without a mask (None), return the GPUs of the kind with the most
+    memory. So a display card is not measured beside a compute card.
     """
     if mask is None:
         largest = max(gpus, key=lambda gpu: gpu.memory, default=None)
@@ -93,7 +93,7 @@ def visible(mask: str | None, gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def gpus_named(entry: str, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return the GPU of that number, or its parts, or what alone has a UUID that begins so."""
+    """Return the GPU with that number, or its parts, or the only one whose UUID has that prefix."""
     if not entry.startswith(NAMED):
         return [gpu for gpu in gpus if str(gpu.number) == entry]
     found = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]

@@ -1,8 +1,8 @@
-"""GPUs, and a share of the node's cores, for this job alone, until its end.
+"""Takes GPUs, and a share of the node's cores, for this job alone until it ends.
 
-Without torch: GPUs are taken before CUDA is asked anything. Several jobs at once each have a share of the
-cores, so that none is timed on another's. A share is of whole physical cores where there are enough, and all
-shares are of one size: a job has the same cores alone as beside others.
+This runs without torch, since GPUs are taken before CUDA starts. Jobs that run at once each have a share of
+the cores, so that none disturbs another. Shares consist of whole physical cores if there are enough, and all
+have one size. So a job has the same cores alone as beside others.
 """
 
 import atexit
@@ -27,18 +27,18 @@ from gpufeed.system.parent_watchdog import LOOK_S as CHILDREN_LOOK_S
 
 log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
-LOG_EVERY_S = 60  # between two lines of the log that say for what it waits
-SETTLE_S = 2 * CHILDREN_LOOK_S  # after a killed holder: its children look for it so often, and then end
-NONE = ("", "-1", "NoDevFiles")  # masks that mean no GPU: what CUDA advises, and what Slurm sets
-TAKEN = "GPUFEED_TAKEN"  # in the environment: a node, and UUIDs of its GPUs
-GATHERING = "gathering"  # the lock of the one job on the node that may hold some GPUs and wait for more
+LOG_EVERY_S = 60  # between log lines while it waits
+SETTLE_S = 2 * CHILDREN_LOOK_S  # after a killed holder, until its children have noticed and ended
+NONE = ("", "-1", "NoDevFiles")  # masks for no GPU, as by CUDA's manual and by Slurm
+TAKEN = "GPUFEED_TAKEN"  # environment variable: a node, and UUIDs of its GPUs
+GATHERING = "gathering"  # lock of the one job on the node that may hold some GPUs while it waits for more
 
 
 @dataclass(frozen=True)
 class Lease:
-    """What this process has for itself. cores: ids of its CPUs, none where it shares them all.
+    """The GPUs and cores that this process has taken. cores: ids of its CPUs; empty if it shares all of them.
 
-    refused: the sentence of a job that asks for more than there are, and has nothing.
+    refused: the sentence for a job that asks for more than the node has; it has taken nothing.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -63,13 +63,12 @@ def take(
     shares: int = 1,
     runs: Callable[[], bool] = lambda: True,
 ) -> Lease | None:
-    """Waits until `count` GPUs are free, takes them, and makes CUDA see them alone; None if there is none.
+    """Wait until `count` GPUs are free, take them, and hide all others from CUDA; None if the node has none.
 
-    device: as in the config; nothing is taken for another than `auto` and `cuda`. shares: jobs that run at
-    once; with several, each gets as many of the node's CPUs for itself, `cores` at most (take_share). runs:
-    asked while it waits; once it is false the process ends. What is taken stays with this process, whose end
-    gives it back. A job that asks for more than there are has none, and `refuse` skips it. A second call
-    changes nothing.
+    device: as in the config; only `auto` and `cuda` take GPUs. shares: jobs that run at once; with several,
+    each takes as many of the node's CPUs, but at most `cores` (take_share). runs: polled while waiting; the
+    process exits once it is false. What is taken stays with this process until it ends. A job that asks for
+    more than the node has takes nothing, and `refuse` skips it. A second call changes nothing.
     """
     global _lease
     if _lease is not None or count < 1 or device not in ("auto", "cuda"):
@@ -78,14 +77,14 @@ def take(
     choices = visible(os.environ.get(VISIBLE_DEVICES), there)
     if not choices and (not there or os.environ[VISIBLE_DEVICES].strip() in NONE):
         return None
-    if count > 1:  # CUDA gives a process one part of a GPU, whatever it asks for
+    if count > 1:  # CUDA gives a process only one MIG part
         choices = [gpu for gpu in choices if not gpu.part]
     if len(choices) < count:
         _lease = Lease(refused=refusal(count, choices, there))
         log.warning("%s", _lease.refused)
         return _lease
     if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
-        raise RuntimeError("a GPU is taken after CUDA has been asked, which sees what it saw then")
+        raise RuntimeError("CUDA was initialised before the GPU was taken, so it keeps the GPUs that it saw")
     about = describe_process()
     taken, waited_s = wait(count, sorted(choices, key=lambda gpu: gpu.busy), about, runs)
     os.environ[VISIBLE_DEVICES] = ",".join(gpu.uuid for gpu in taken)
@@ -93,23 +92,23 @@ def take(
     held, cpus = take_share(count, shares, cores, near, about) if shares > 1 else ([], [])
     _lease = Lease(tuple(taken), tuple(cpus), waited_s, None, [*taken.values(), *held])
     atexit.register(_lease.release)
-    log.info("has %s, after %.1f s", ", ".join(f"{gpu.kind} {gpu.uuid}" for gpu in taken), waited_s)
+    log.info("took %s after %.1f s", ", ".join(f"{gpu.kind} {gpu.uuid}" for gpu in taken), waited_s)
     if cpus:
-        log.info("has CPUs %s", ", ".join(map(str, cpus)))
+        log.info("took CPUs %s", ", ".join(map(str, cpus)))
     return _lease
 
 
 def hand_on() -> dict[str, str]:
-    """What tells processes that Slurm starts for this one, on its node and others, of what it has taken."""
+    """Return the environment that tells processes started by Slurm which GPUs this one has taken."""
     if _lease is None or not _lease.gpus:
         return {}
     return {TAKEN: f"{os.uname().nodename} {','.join(gpu.uuid for gpu in _lease.gpus)}"}
 
 
 def take_part(count: int, runs: Callable[[], bool] = lambda: True) -> None:
-    """In such a process: takes as many GPUs of its own node; on that of the first one it has that one's.
+    """Take as many GPUs in a process that Slurm started; on the first process's node, use that one's.
 
-    Nothing is taken where the first one has taken nothing. Waits, with `runs`, as `take` does.
+    Nothing is taken if the first process has taken nothing. Waits as `take` does.
     """
     node, _, uuids = os.environ.get(TAKEN, "").partition(" ")
     if node == os.uname().nodename:
@@ -121,10 +120,10 @@ def take_part(count: int, runs: Callable[[], bool] = lambda: True) -> None:
 def wait(
     count: int, choices: Sequence[Gpu], about: dict[str, Any], runs: Callable[[], bool]
 ) -> tuple[dict[Gpu, Lock], float]:
-    """`count` of the choices with their locks, those first that come first, and the seconds until then.
+    """Return `count` of the choices with their locks, the first ones first, and the seconds waited.
 
-    All or nothing, so that no two jobs wait for each other; one job on the node alone may keep what it has
-    while it waits for more, so that jobs with one GPU do not pass it for ever.
+    A job takes all GPUs or none, so that no two jobs wait for each other. One job on the node may keep what
+    it has while it waits for more, so that jobs with one GPU cannot starve it.
     """
     start, logged_s = time.monotonic(), None
     held: dict[Gpu, Lock] = {}
@@ -144,7 +143,7 @@ def wait(
         if logged_s is None or waited_s - logged_s >= LOG_EVERY_S:
             logged_s = waited_s
             who = taken_by(choices)
-            log.info("waits for %d of %d GPUs, %.0f s so far: %s", count, len(choices), waited_s, who)
+            log.info("waiting for %d of %d GPUs, %.0f s so far: %s", count, len(choices), waited_s, who)
         time.sleep(LOOK_S)
         if not runs():
             os._exit(1)
@@ -156,12 +155,12 @@ def wait(
 
 
 def gpu_lock_name(gpu: Gpu) -> str:
-    """The lock of a GPU."""
+    """Return the name of a GPU's lock."""
     return f"{gpu.uuid.replace('/', '_')}.lock"
 
 
 def refusal(count: int, choices: Sequence[Gpu], there: Sequence[Gpu]) -> str:
-    """Why a job cannot have so many GPUs here."""
+    """Return why this node cannot give a job so many GPUs."""
     whole = sum(not gpu.part for gpu in there)
     mask = os.environ.get(VISIBLE_DEVICES)
     if not choices and count == 1:
@@ -169,12 +168,12 @@ def refusal(count: int, choices: Sequence[Gpu], there: Sequence[Gpu]) -> str:
         return f"{VISIBLE_DEVICES}={mask} names no GPU of this node, which has {uuids}."
     left = f", of which {VISIBLE_DEVICES}={mask} leaves it {len(choices)}" if mask is not None else ""
     kinds = f", {len(choices)} of them of one kind" if mask is None and len(choices) < whole else ""
-    ones = "1 whole one" if whole == 1 else f"{whole} whole ones"
-    return f"The job asks for {count} GPUs, and this node has {ones}{left}{kinds}."
+    gpus = f"{whole} whole GPU{'s' * (whole != 1)}"
+    return f"The job asks for {count} GPUs, and this node has {gpus}{left}{kinds}."
 
 
 def describe_process() -> dict[str, Any]:
-    """Return what the files of its locks say of this process."""
+    """Return the description of this process for its lock files."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a user without a name, as in some containers
@@ -189,59 +188,59 @@ def describe_process() -> dict[str, Any]:
 
 
 def taken_by(choices: Sequence[Gpu]) -> str:
-    """Who holds which of the choices."""
+    """Return which of the choices are held by which process."""
     holders = ((gpu, holder(gpu_lock_name(gpu))) for gpu in choices)
     found = [f"{gpu.uuid} is held by {in_words(by)}" for gpu, by in holders if by is not None]
-    return "; ".join(found) or "they are given back at this moment"
+    return "; ".join(found) or "they are just being released"
 
 
 def in_words(by: Any) -> str:
-    """A holder in words: its process, job and user, as far as its lock says."""
+    """Return the holder in words: its process, job and user, as far as its lock says."""
     if "pid" not in by:
-        return "a process that says nothing of itself"
+        return "an unknown process"
     more = f"{by.get('job')} of {by.get('user')} on {by.get('node')}, since {by.get('since')}"
     return f"process {by['pid']} ({more})"
 
 
 def taken() -> list[str]:
-    """UUIDs of the GPUs that this process has taken."""
+    """Return the UUIDs of the GPUs that this process has taken."""
     return [gpu.uuid for gpu in _lease.gpus] if _lease else []
 
 
 def waited_s() -> float:
-    """Seconds that this process has waited for its GPUs."""
+    """Return the seconds that this process has waited for its GPUs."""
     return _lease.waited_s if _lease else 0.0
 
 
 def refuse() -> None:
-    """Raises Skip in a job that asked for more GPUs than there are."""
+    """Raise Skip in a job that asked for more GPUs than the node has."""
     if _lease and _lease.refused:
         raise Skip(_lease.refused)
 
 
 def check(seen: Callable[[], Sequence[str]]) -> None:
-    """Raises RuntimeError where CUDA sees other GPUs than this process has taken.
+    """Raise RuntimeError if CUDA sees other GPUs than this process has taken.
 
-    seen: gives their UUIDs, without prefix. Nothing is asked in a process that has taken none.
+    seen: returns their UUIDs without prefix. Nothing is checked in a process that has taken none.
     """
     if _lease is None or not _lease.gpus or any(gpu.part for gpu in _lease.gpus):
         return
     taken, found = {gpu.uuid.removeprefix("GPU-") for gpu in _lease.gpus}, set(seen())
     if found != taken:
         raise RuntimeError(
-            f"this process has taken {', '.join(sorted(taken))}, and CUDA sees {', '.join(sorted(found))}, "
-            "as if it had been asked before"
+            f"this process has taken {', '.join(sorted(taken))}, and CUDA sees {', '.join(sorted(found))}: "
+            "it was initialised before"
         )
 
 
 def take_share(
     count: int, shares: int, cores: int, near: Collection[int], about: Mapping[str, Any]
 ) -> tuple[list[Lock], list[int]]:
-    """Keeps this process, and all that it starts, on `count` of the `shares`; (locks, ids of the CPUs).
+    """Pin this process, and all that it starts, to `count` of the `shares`; return (locks, ids of the CPUs).
 
     cores: CPUs at most, of all `count` together. near: ids of CPUs whose shares are taken first. about: as in
-    `lock`. Nothing is kept where the system has no such choice, where there are fewer CPUs than shares,
-    and where other jobs have the shares, which is then logged.
+    `lock`. Nothing is pinned on a system that cannot, with fewer CPUs than shares, or if other jobs hold the
+    shares, which is logged.
     """
     allowed = sorted(os.sched_getaffinity(0)) if can_restrict() else []
     parts = split_cores(allowed, shares)
@@ -256,7 +255,7 @@ def take_share(
     if len(held) < count:
         for one in held:
             one.release()
-        log.warning("other jobs have the %d shares of the cores: this one runs on all of them", shares)
+        log.warning("other jobs hold the %d shares of the cores: this one runs on all cores", shares)
         return [], []
     taken = taken[: max(1, cores)]
     move_threads(taken)
@@ -264,7 +263,7 @@ def take_share(
 
 
 def split_cores(allowed: Collection[int], shares: int) -> list[list[int]]:
-    """The CPUs of each share, as many in each; none where there are fewer CPUs than shares."""
+    """Return the CPUs of each share, all of one size; none if there are fewer CPUs than shares."""
     cores: dict[frozenset[int], list[int]] = {}
     for cpu in sorted(allowed, key=lambda cpu: (processor_of(cpu), cpu)):
         cores.setdefault(siblings(cpu) or frozenset([cpu]), []).append(cpu)
@@ -277,7 +276,7 @@ def split_cores(allowed: Collection[int], shares: int) -> list[list[int]]:
 
 
 def processor_of(cpu: int) -> int:
-    """The processor that the CPU is in; 0 where the kernel does not say."""
+    """Return the socket of a CPU; 0 if the kernel does not say."""
     try:
         return int((CPUS / f"cpu{cpu}" / "topology" / "physical_package_id").read_text())
     except (OSError, ValueError):
@@ -285,6 +284,6 @@ def processor_of(cpu: int) -> int:
 
 
 def share_lock_name(cpus: Collection[int]) -> str:
-    """The lock of a share: another one in another split, and on another node that sees the same folder."""
+    """Return the name of a share's lock, which depends on its CPUs and on the node."""
     text = f"{os.uname().nodename} {','.join(map(str, sorted(cpus)))}"
     return f"cores-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

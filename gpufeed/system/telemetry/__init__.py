@@ -1,9 +1,9 @@
-"""What a training takes of the machine while it runs: power, clocks, memory, CPU time, reads.
+"""What a training uses of the machine while it runs: power, clocks, memory, CPU time, reads.
 
-Beside the measurement and never in it: an error here leaves nulls and fails no cell.
+Telemetry never fails a cell: an error in it leaves nulls.
 """
 
 
 def wanted(switch: bool | str) -> bool:
-    """The key `telemetry` of the config, which is a word where it comes from a command line."""
+    """Return whether the config's key `telemetry` is on; a command line gives it as a word."""
     return switch in (True, "on")

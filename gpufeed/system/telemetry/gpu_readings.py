@@ -1,4 +1,4 @@
-"""One GPU as NVML sees it, asked while a training runs on it. Source: NVML API reference."""
+"""Readings of one GPU by NVML during a training. Source: NVML API reference."""
 
 import contextlib
 from collections.abc import Collection
@@ -29,7 +29,7 @@ SAMPLED = (
 
 
 class Gpu:
-    """Answers are None without CUDA or NVML, and where NVML does not tell (MIG, permissions)."""
+    """Readings are None without CUDA or NVML, and where NVML does not give them (MIG, permissions)."""
 
     def __init__(self, device: torch.device):
         self.handle, self.begun = None, False
@@ -38,9 +38,9 @@ class Gpu:
             self.handle = nvml_handle(device) if self.begun else None
 
     def sample(self, pids: Collection[int]) -> dict[str, Any]:
-        """SAMPLED, and `events`: names of EVENTS that hold at this moment.
+        """Return SAMPLED, and `events`: the names of EVENTS that are active.
 
-        The utilisations are of NVML's last interval, which it chooses (up to a second).
+        The utilisations are those of NVML's last interval, which NVML chooses (up to a second).
         """
         if self.handle is None:
             return dict.fromkeys((*SAMPLED, "events"))
@@ -63,30 +63,34 @@ class Gpu:
         }
 
     def process_mib(self, pids: Collection[int]) -> float | None:
-        """Memory on the device of these processes; None where NVML counts processes by other numbers, as in
-        most containers, or not by their memory."""
+        """Return the memory of these processes on the device, in MiB.
+
+        None if NVML does not know their ids, as in most containers, or does not give their memory.
+        """
         held = sum(process.usedGpuMemory or 0 for process in self.running() if process.pid in pids)
         return held / MIB if held else None
 
     def other_processes(self, pids: Collection[int]) -> int | None:
-        """How many processes have a context on the device besides these; None where none of these is seen to
-        have one, as in containers whose process numbers NVML does not know."""
+        """Return how many other processes have a context on the device.
+
+        None if NVML lists none of these processes, as in containers whose process ids it does not know.
+        """
         seen = {process.pid for process in self.running()}
         return len(seen - set(pids)) if seen & set(pids) else None
 
     def running(self) -> list[Any]:
-        """The processes that have a context on the device, as far as NVML tells."""
+        """Return the processes with a context on the device, as far as NVML lists them."""
         if self.handle is None:
             return []
         return ask(pynvml.nvmlDeviceGetComputeRunningProcesses, self.handle) or []
 
     def energy_j(self) -> float | None:
-        """Energy since the driver was loaded, of the whole device; None before Volta."""
+        """Return the energy of the whole device since its driver was loaded; None before Volta."""
         mj = None if self.handle is None else ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, self.handle)
         return None if mj is None else mj / 1e3
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Close NVML; safe to call twice."""
         if self.begun:
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
@@ -94,5 +98,5 @@ class Gpu:
 
 
 def named(bits: int) -> list[str]:
-    """The names of EVENTS whose bit is set."""
+    """Return the names of EVENTS whose bit is set."""
     return [name for name, bit in EVENTS.items() if bits & bit]

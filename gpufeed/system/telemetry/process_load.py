@@ -1,11 +1,11 @@
-"""What the process tree of a training holds and uses, and what all other processes use of its cores.
+"""The load of a training's process tree, and what other processes use of its cores.
 
-Parents always come before their children. What a child has used goes over to its parent when it has ended and
-been waited for, so that whoever reads downwards may miss a child that ends meanwhile, but counts none twice.
+Parents come before their children. A child's usage moves to its parent when it has ended and was waited for.
+So reading downwards may miss a child that ends meanwhile, but never counts one twice.
 
-Other processes used what was busy of the cores, less what the tree has used. Busy is user, nice and system
-time. Interrupts belong to no process, and time that a hypervisor gave to other guests (steal) to none of this
-machine: neither counts. Source: proc(5), /proc/stat.
+Other processes used the busy time of the cores minus that of the tree. Busy is user, nice and system time.
+Interrupts belong to no process, and stolen time to other guests of a hypervisor: neither counts. Source:
+proc(5), /proc/stat.
 """
 
 import os
@@ -23,21 +23,21 @@ MIB = 2**20
 STAT = Path("/proc/stat")
 USER, NICE, SYSTEM = 0, 1, 2  # fields of a line `cpuN`, after its name; guest time is in them
 BEFORE_GUEST = 8
-# Many kernels look only at ticks, such as 250 a second, at what runs. How busy a core was that was half busy
-# for 2 s is then known to 2 points of 100 (one standard deviation); several cores are known better.
+# Many kernels sample what runs only at ticks, such as 250 a second. A core that was half busy for 2 s is then
+# known to 2 percentage points (one standard deviation), several cores better.
 SHORTEST_S = 2.0
-# With idle time a core's counters pass one second a second. Less says that they are not this machine's.
+# A core's counters, idle time included, grow by one second a second. Less means that they are not real.
 PASSED = 0.5
-CONTRADICTION = 0.05  # of the cores: by how much the process tree alone may exceed all that was busy
+CONTRADICTION = 0.05  # share of the cores by which the process tree may exceed the busy time
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Used:
-    """Counters of a process tree, children that have ended included; None where the system does not tell.
+    """Counters of a process tree, including children that have ended; None if unknown.
 
-    storage_bytes: read from storage, through page faults of mapped files too. read_bytes: asked for by calls
-    of read, wherever they came from. Source: proc(5), /proc/PID/io.
+    storage_bytes: read from storage, also by page faults of mapped files. read_bytes: requested by calls of
+    read, from any source. Source: proc(5), /proc/PID/io.
     """
 
     cpu_s: float
@@ -46,7 +46,7 @@ class Used:
 
 
 def tree(root: int) -> list[psutil.Process]:
-    """The process and its descendants, parents first; those that end meanwhile may be missing."""
+    """Return the process and its descendants, parents first; some that end meanwhile may be missing."""
     if not has_children_files():
         first = psutil.Process(root)
         return [first, *first.children(recursive=True)]
@@ -58,12 +58,12 @@ def tree(root: int) -> list[psutil.Process]:
 
 @cache
 def has_children_files() -> bool:
-    """Whether Linux tells the children of a process: without it all processes of the node are looked at."""
+    """Return whether Linux lists the children of a process; otherwise all processes are searched."""
     return os.path.exists(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children")
 
 
 def children(pid: int) -> list[int]:
-    """The children of all threads of a process. Source: proc(5), /proc/PID/task/TID/children."""
+    """Return the children of all threads of a process. Source: proc(5), /proc/PID/task/TID/children."""
     found: list[int] = []
     with suppress(OSError):  # it has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -73,24 +73,27 @@ def children(pid: int) -> list[int]:
 
 
 def each_answer(things: Iterable, ask: Callable[..., Answer]) -> Iterator[Answer]:
-    """The answers of all that are still there and may be asked."""
+    """Yield the answers of those that still exist and may be asked."""
     for thing in things:
         with suppress(psutil.Error, OSError):
             yield ask(thing)
 
 
 def rss_mib(processes: Iterable[psutil.Process]) -> float:
-    """Resident memory of the processes together, in MiB; what several of them share counts for each."""
+    """Return the resident memory of the processes in MiB; shared pages count for each of them."""
     return sum(each_answer(processes, lambda process: process.memory_info().rss)) / MIB
 
 
 def shared_out_mib(processes: Iterable[psutil.Process]) -> float:
-    """As own_mib, of each page the share that falls to a process: what forked workers share counts once."""
+    """Return the memory as own_mib, with each shared page divided among its processes."""
     return sum(each_answer(processes, shared_out_bytes)) / MIB
 
 
 def shared_out_bytes(process: psutil.Process) -> int:
-    """Source: proc(5), /proc/PID/smaps_rollup, Pss_Anon and Pss_Shmem; own_bytes on older kernels."""
+    """Return Pss_Anon and Pss_Shmem of a process; own_bytes on older kernels.
+
+    Source: proc(5), /proc/PID/smaps_rollup.
+    """
     with suppress(OSError, KeyError, ValueError):
         lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
         found = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
@@ -99,16 +102,15 @@ def shared_out_bytes(process: psutil.Process) -> int:
 
 
 def own_mib(processes: Iterable[psutil.Process]) -> float:
-    """Resident memory that no file backs (anonymous and shared), of the processes together, in MiB.
+    """Return the resident memory of the processes that no file backs (anonymous and shared), in MiB.
 
-    Pages of mapped files are left out: the kernel takes them back when it wants to. Where the system does not
-    tell them apart it is all resident memory.
+    Pages of mapped files do not count, since the kernel can drop them. If unknown, it is all resident memory.
     """
     return sum(each_answer(processes, own_bytes)) / MIB
 
 
 def own_bytes(process: psutil.Process) -> int:
-    """Source: proc(5), /proc/PID/status, RssAnon and RssShmem."""
+    """Return RssAnon and RssShmem of a process. Source: proc(5), /proc/PID/status."""
     with suppress(OSError, KeyError, ValueError):
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         values = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
@@ -117,7 +119,7 @@ def own_bytes(process: psutil.Process) -> int:
 
 
 def used(processes: Iterable[psutil.Process]) -> Used:
-    """What they, and the children of theirs that have ended, have used so far."""
+    """Return what the processes, and their children that have ended, have used so far."""
     cpu_s, storage, read = 0.0, [], []
     for process in processes:
         with suppress(psutil.Error, OSError):
@@ -135,7 +137,7 @@ def used(processes: Iterable[psutil.Process]) -> Used:
 class CoreCounters:
     """Counters of the cores that this process may run on, in seconds of all of them together.
 
-    cpus: their ids. passed_s: with idle time. tree_s: what the process tree of the training has used.
+    cpus: their ids. passed_s: including idle time. tree_s: used by the process tree of the training.
     """
 
     cpus: frozenset[int]
@@ -145,9 +147,9 @@ class CoreCounters:
 
 
 def core_counters(tree_s: float, stat: Path = STAT) -> CoreCounters | None:
-    """Read the counters; None where the system hides them, and in a container with a /proc/stat of its own.
+    """Read the counters; return None if the system hides them or the container has its own /proc/stat.
 
-    tree_s: as in Cores.
+    tree_s: as in CoreCounters.
     """
     with suppress(OSError, ValueError, KeyError, AttributeError):  # no sched_getaffinity outside Linux
         cpus = frozenset(os.sched_getaffinity(0))
@@ -174,10 +176,10 @@ def ticks_per_cpu(text: str) -> dict[int, list[int]]:
 def others_share(
     spans: Sequence[tuple[CoreCounters | None, CoreCounters | None]], seconds: float
 ) -> float | None:
-    """Return the share of the cores, 0..1, that others used over these spans, which took so many seconds.
+    """Return the share of the cores, 0..1, that other processes used over these spans of `seconds` in total.
 
-    None where it is unknown: counters are missing, the cores changed, the time is too short, or the numbers
-    contradict each other (all zeros, or a process tree that used more than was busy).
+    None if unknown: counters are missing, the cores changed, the time is too short, or the numbers contradict
+    each other.
     """
     known = [(a, b) for a, b in spans if a is not None and b is not None]
     sets = {cpus for a, b in known for cpus in (a.cpus, b.cpus)}

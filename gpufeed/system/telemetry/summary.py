@@ -1,4 +1,4 @@
-"""From what a watch saw to the field `telemetry` of a record, and whether memory seems to leak."""
+"""Summarises what a watch saw for the field `telemetry` of a record, and detects suspected leaks."""
 
 import logging
 import statistics
@@ -25,9 +25,9 @@ log = logging.getLogger("gpufeed")
 
 
 def summarise(seen: Seen, warmup_steps: int) -> dict[str, Any] | None:
-    """Return the `telemetry` of a record, over the time after warm-up; None where no epoch has ended.
+    """Return the `telemetry` of a record for the time after warm-up; None if no epoch has ended.
 
-    Where warm-up does not end with an epoch, it is over all of the time.
+    If warm-up does not end with an epoch, the whole time counts.
 
     warmup_steps: the `steps` of a record's `warmup`.
     """
@@ -53,7 +53,7 @@ def summarise(seen: Seen, warmup_steps: int) -> dict[str, Any] | None:
 
 
 def monotone(readings: Sequence[Reading]) -> list[Reading]:
-    """The same with counters that never fall: a child that ended while the tree was read is missing once."""
+    """Return the readings with counters that never fall: a child may be missing from one reading."""
     found, most, tree_s = [], Used(0.0, None, None), 0.0
     for reading in readings:
         most, cores = Used(*map(larger, astuple(most), astuple(reading.used))), reading.cores
@@ -65,12 +65,12 @@ def monotone(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def larger(before: float | None, now: float | None) -> float | None:
-    """The larger of two counts; None where the present one is unknown."""
+    """Return the larger of two counts; None if the present one is unknown."""
     return now if before is None or now is None else max(before, now)
 
 
 def host(spans: list[tuple[Reading, Reading]], samples: list[Sample], images: int) -> dict[str, Any]:
-    """The `host` of the telemetry, but for the page cache."""
+    """Return the `host` of the telemetry, without the page cache."""
     used = [(a.used, b.used) for a, b in spans]
     cores, seconds = [(a.cores, b.cores) for a, b in spans], sum(b.at_s - a.at_s for a, b in spans)
     cpu_s = sum(b.cpu_s - a.cpu_s for a, b in used)
@@ -86,7 +86,7 @@ def host(spans: list[tuple[Reading, Reading]], samples: list[Sample], images: in
 
 
 def gpu(spans: list, samples: list[Sample], seconds: float, images: int) -> dict[str, Any] | None:
-    """The `gpu` of the telemetry; None where NVML gave no answer."""
+    """Return the `gpu` of the telemetry; None if NVML gave no answer."""
     measured = {name: sampled(sample.gpu[name] for sample in samples) for name in SAMPLED}
     energy_j, source = energy(spans, samples, seconds)
     events = [sample.gpu["events"] for sample in samples if sample.gpu["events"] is not None]
@@ -102,7 +102,7 @@ def gpu(spans: list, samples: list[Sample], seconds: float, images: int) -> dict
 
 
 def energy(spans: list, samples: list[Sample], seconds: float) -> tuple[float | None, str | None]:
-    """Joules, and whether they come from the device's counter or from the sampled power over the time."""
+    """Return joules, and whether they come from the device's counter or from sampled power."""
     counted = [(a.energy_j, b.energy_j) for a, b in spans]
     if all(None not in pair for pair in counted):
         return sum(b - a for a, b in counted), "counter"
@@ -111,7 +111,7 @@ def energy(spans: list, samples: list[Sample], seconds: float) -> tuple[float | 
 
 
 def sampled(values: Iterable[float | None]) -> dict[str, float] | None:
-    """n, median, min and max of those that are known; None without any."""
+    """Return n, median, min and max of the known values; None without any."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -119,7 +119,7 @@ def sampled(values: Iterable[float | None]) -> dict[str, float] | None:
 
 
 def mib(pairs: Iterable[tuple[int | None, int | None]]) -> float | None:
-    """The growth of a counter of bytes over the spans, in MiB; None where it is unknown."""
+    """Return the growth of a byte counter over the spans, in MiB; None if unknown."""
     known = list(pairs)
     if any(None in pair for pair in known):
         return None
@@ -127,9 +127,9 @@ def mib(pairs: Iterable[tuple[int | None, int | None]]) -> float | None:
 
 
 def growth(ends: Sequence[Reading], name: str) -> dict[str, float | None] | None:
-    """The slope of a memory over the ends of epochs, the first one the start; None where it has none.
+    """Return the slope of a memory level over the ends of epochs, from the start; None without one.
 
-    name: of LEVELS. What looks like a leak is logged, too.
+    name: of LEVELS. A suspected leak is logged, too.
     """
     levels = [getattr(reading, f"{name}_mib") for reading in ends]
     if None in levels:
@@ -149,10 +149,10 @@ def growth(ends: Sequence[Reading], name: str) -> dict[str, float | None] | None
 
 
 def together(ranks: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Of the processes of one training: what was used is summed, the rest is of the first.
+    """Combine the telemetry of a training's processes: usage is summed, the rest is that of the first.
 
-    Their images are those of all ranks already. others_cpu_share is that of the worst node: ranks count each
-    other as their own. None where one saw nothing.
+    Each already has the images of all ranks. others_cpu_share is that of the worst node, though ranks count
+    each other as their own. None if one rank has no telemetry.
     """
     if None in ranks:
         return None
@@ -170,7 +170,7 @@ def together(ranks: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
 
 
 def total(values: Iterable[float | None]) -> float | None:
-    """Their sum; None where one is not known."""
+    """Return the sum; None if a value is unknown."""
     known = list(values)
     return None if None in known else sum(known)
 
@@ -182,27 +182,27 @@ STEADY = 0.5
 
 
 def leaked_mib(levels: Sequence[float]) -> float | None:
-    """By how many MiB memory grew, if it looks like a leak; None if not.
+    """Return by how many MiB memory grew if that looks like a leak, else None.
 
     levels: MiB at the end of each epoch, the first one included. All of these must hold:
 
-    - There are FEWEST_EPOCHS epochs or more. Memory that goes up and down, as batches wait in queues, is in
-      rising order at six ends of epochs in one run of 720. More epochs are divided into as many parts, of
-      which the lowest level counts: a long run is judged by what it gives back and not by its every peak.
-    - It grows from each part to the next by EACH_MIB or more: what fills up once (page-locked buffers, an
-      allocator's arenas, a cache) stays level afterwards. The first epoch, in which most of that happens,
-      only gives the level to start from.
-    - It grows in all by WHOLE_MIB or more, by the slope of Theil and Sen, which one large step does not move.
-      Eight pipelines of one to five processes grew by 0 to 6 MiB over the eleven epochs after the first (200
-      images each, CPU, glibc). Ten times as much leaves room for those of more processes.
-    - It does not die down: an epoch late in the run adds STEADY of what an early one does, or more. The
-      largest batch so far, and with it the memory of workers, grows like a logarithm: less than 0.4.
+    - There are at least FEWEST_EPOCHS epochs. Memory that fluctuates, as with batches in queues, rises
+      over six ends of epochs in one run of 720. More epochs are divided into that many parts, of which
+      the lowest level counts.
+    - It grows from each part to the next by at least EACH_MIB. What fills up once (page-locked buffers,
+      an allocator's arenas, a cache) stays level afterwards. Most of that happens in the first epoch,
+      which only gives the starting level.
+    - It grows by at least WHOLE_MIB in all, by the slope of Theil and Sen, which one large step does not
+      move. Eight pipelines of one to five processes grew by 0 to 6 MiB over eleven epochs (200 images
+      each, CPU, glibc). WHOLE_MIB is ten times as much, for more processes.
+    - It does not level off: a late epoch adds at least STEADY of what an early one does. The largest
+      batch so far, and with it the memory of workers, grows like a logarithm: less than 0.4.
     """
     if len(levels) < FEWEST_EPOCHS:
         return None
     parts = np.array_split(np.asarray(levels, float), FEWEST_EPOCHS)
     grown, half = np.diff([part.min() for part in parts]), (FEWEST_EPOCHS - 1) // 2
     whole = slope(range(len(levels)), levels) * (len(levels) - 1)
-    each = grown / [len(part) for part in parts[:-1]]  # an epoch: the first parts may be longer by one
+    each = grown / [len(part) for part in parts[:-1]]  # per epoch: the first parts may be longer by one
     steady = np.median(each[-half:]) >= STEADY * np.median(each[:half])
     return whole if grown.min() >= EACH_MIB and whole >= WHOLE_MIB and steady else None

@@ -1,6 +1,4 @@
-"""A watch over one training: counters, read at the ends of epochs, off the clock, and a side thread that
-samples between them what no counter keeps.
-"""
+"""Watches one training: reads counters at the ends of epochs, off the clock, and samples in a thread."""
 
 import logging
 import os
@@ -27,18 +25,18 @@ from gpufeed.system.telemetry.process_load import (
 Answer = TypeVar("Answer")
 log = logging.getLogger("gpufeed")
 
-# Twelve samples in the shortest steady state that a repeat measures, 3 s. NVML renews its utilisations no
-# faster than every sixth of a second: samples closer together would be the same.
+# Twelve samples in the shortest steady state of a repeat, 3 s. NVML updates its utilisations at most every
+# sixth of a second, so closer samples would be equal.
 PERIOD_S = 0.25
-# A process tree is listed again only so often: that takes longer than all else in a sample together.
+# Listing the process tree takes longer than the rest of a sample, so it is listed less often.
 TREE_S = 1.0
-PATIENCE_S = 5.0  # for the last sample: a GPU that does not answer keeps no training from its end
-NAME = "gpufeed-telemetry"  # of the side thread
+PATIENCE_S = 5.0  # for the last sample, in case the GPU does not answer
+NAME = "gpufeed-telemetry"  # of the sampling thread
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What held at one moment. at_s: on time.monotonic. gpu: as Gpu.sample."""
+    """What was seen at one moment. at_s: by time.monotonic. gpu: as Gpu.sample."""
 
     at_s: float
     rss_mib: float
@@ -48,11 +46,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Reading:
-    """Counters at a moment between steps. steps, images, epochs: done so far, whole epochs only.
+    """Counters between two steps. steps, images, epochs: done so far, in whole epochs.
 
-    epoch: whether an epoch has just ended. aside: whether the time since the reading before is none of the
-    training's. *_mib: memory, of the host and of the device as torch and as NVML count it. cores: of this
-    node, None where it does not tell.
+    epoch: whether an epoch has just ended. aside: whether the time since the last reading is not the
+    training's, such as an evaluation. *_mib: memory of the host, and of the device by torch and by NVML.
+    cores: of this node, None if unknown.
     """
 
     at_s: float
@@ -71,7 +69,7 @@ class Reading:
 
 @dataclass
 class Seen:
-    """All that a watch saw. page_cache_share: of the files, when it began."""
+    """All that a watch saw. page_cache_share: of the files, at its start."""
 
     readings: list[Reading] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
@@ -79,14 +77,14 @@ class Seen:
 
 
 class Watch:
-    """Within `with` the training runs. The first error of a watch ends it, and is only logged.
+    """A context manager around a training. Its first error stops the watch, and is only logged.
 
-    together: whether this process is one of several of the training, all started by its parent on this node.
+    together: whether this process is one of several of the training that its parent started on this node.
     """
 
     def __init__(self, device: torch.device, page_cache_share: float | None = None, together: bool = False):
         self.device, self.seen = device, Seen(page_cache_share=page_cache_share)
-        self.top = os.getppid() if together else os.getpid()  # of all processes of the training on this node
+        self.top = os.getppid() if together else os.getpid()  # root of the training's processes on this node
         self.steps = self.images = self.epochs = 0
         self.over, self.broken = threading.Event(), False
         self.thread: threading.Thread | None = None
@@ -110,7 +108,7 @@ class Watch:
             self.safely(self.gpu.close)
 
     def telling(self, on_epoch: Callable[[dict], None] | None) -> Callable[[dict], None]:
-        """Return an `on_epoch` of TrainJob that reads the counters, and then calls the one given."""
+        """Return an `on_epoch` for TrainJob that reads the counters, and then calls the given one."""
 
         def read_and_pass_on(entry: dict) -> None:
             self.steps += entry["steps"]
@@ -123,7 +121,7 @@ class Watch:
         return read_and_pass_on
 
     def apart(self, judge: Callable[[], dict] | None) -> Callable[[], dict] | None:
-        """The same `judge` of TrainJob, whose time and energy are not the training's."""
+        """Return the `judge` of TrainJob such that its time and energy do not count for the training."""
         if judge is None:
             return None
 
@@ -137,7 +135,7 @@ class Watch:
         return judged
 
     def safely(self, work: Callable[[], Answer]) -> Answer | None:
-        """What the work returns; None where it fails, and after anything of this watch has failed."""
+        """Return the result of the work; None if it fails, or if this watch has failed before."""
         if not self.broken:
             try:
                 return work()
@@ -148,7 +146,7 @@ class Watch:
         return None
 
     def _read(self, epoch: bool = False, aside: bool = False) -> None:
-        """Waits for nothing, and takes milliseconds."""
+        """Read all counters, which takes milliseconds and does not wait for the device."""
         processes, cuda = tree(os.getpid()), self.device.type == "cuda"
         own = used(processes)
         whole = own if self.top == os.getpid() else used(tree(self.top))
@@ -169,7 +167,7 @@ class Watch:
         self.seen.readings.append(reading)
 
     def _sample(self) -> None:
-        """Samples until the training is over."""
+        """Take samples until the training is over."""
         processes: list[psutil.Process] = []
         looked_s = float("-inf")
         while not self.over.wait(PERIOD_S):

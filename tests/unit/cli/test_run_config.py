@@ -103,7 +103,7 @@ REFUSED = [  # words, found, expected, what to do
     # what a process refuses that imports it: so, too
     pytest.param(
         (*IMAGES, "--loaders", "my_loader.py:NoWindows"),
-        "does not crop and resize",
+        "cannot crop and resize",
         "one at",
         "--loaders",
         marks=pytest.mark.slow,

@@ -29,7 +29,7 @@ def test_one_command_ends_in_a_table_and_lines_to_paste(tmp_path):
 
 WRONG = {
     "loader=resident": "resident has no workers and no choice of decoder",
-    "trainer=lightning": "under the step of trainer plain on one device",
+    "trainer=lightning": "a tuning needs trainer plain on one device",
     "loader=dataloder_workers": "dataloader_workers",
     "workers=many": "workers",
     "data=synthetik": "synthetic",

@@ -183,7 +183,7 @@ REFUSED = [
     ("+epoch=5", "key 'epoch'", "epochs", "write 'epochs'"),
     ("seed=-1", "seed: -1", "at least 0", "correct seed"),
     ("data.options.count=1", "data.options.count: 1", "at least 2", "correct"),
-    ("data.options.evaluation_share=0", "holds no image out", "evaluation_share above 0", ""),
+    ("data.options.evaluation_share=0", "has no evaluation split", "evaluation_share above 0", ""),
     ("loader=dataloader_workers", "needs at least one worker", "a combination that can exist", "change"),
 ]
 

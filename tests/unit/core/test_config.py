@@ -75,7 +75,7 @@ def test_loaders_that_leave_images_as_they_are_are_left_out_where_these_are_resi
     plan = planned(config)
     assert {cell.loader for cell in plan.cells["tiny"].values()} == others
     assert {found.sentence for found in plan.left_out} == {
-        f"{name} gives images the size of their files, and synthetic is to be resized" for name in as_they_are
+        f"{name} does not resize images, and synthetic has `resize`" for name in as_they_are
     }
 
 

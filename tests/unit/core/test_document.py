@@ -49,7 +49,7 @@ def test_a_damaged_document_on_disk_is_to_be_moved_away(tmp_path, text):
     path.write_text(text)
     with pytest.raises(GpufeedError) as raised:
         DECODING.read(path)
-    assert "move it away and run snakemake" in raised.value.remedy
+    assert "move the file away and run snakemake" in raised.value.remedy
 
 
 def renamed(record, **axes):

@@ -91,7 +91,7 @@ def test_resident_has_no_place_for_cpu_augment():
         config_of({"dataset": "synthetic", "loader": ["resident", "dataloader_sync"], "augment": "cpu"})
     )
     assert [c.loader for c in planned.cells["e"].values()] == ["dataloader_sync"]
-    assert "resident decodes nothing in an epoch" in planned.left_out[0].sentence
+    assert "resident decodes nothing during an epoch" in planned.left_out[0].sentence
 
 
 def test_an_experiment_without_any_possible_cell_is_an_error_that_says_why():
@@ -203,7 +203,7 @@ def test_some_loaders_resize_nothing_and_the_others_do(loader):
     source = {"layout": "synthetic", "files": {}, "options": {}}
     assert impossible(replace(cell, source=source)) is None
     found = impossible(replace(cell, source={**source, "resize": [8, 8]}))
-    right = f"{loader} gives images the size of their files, and d is to be resized"
+    right = f"{loader} does not resize images, and d has `resize`"
     assert found == (right if loader in AS_THEY_ARE else None)
 
 
@@ -214,7 +214,7 @@ def test_images_in_no_file_are_for_the_family_of_dataloader(loader):
     found = impossible(Cell("e", "d", loader, **needs, source={"layout": "noise"}))
     family = {"dataloader_sync", "dataloader_workers", "overlap", "fastai", "replay"}
     assert (found is None) == (loader in family)
-    assert found is None or "has no image files" in found
+    assert found is None or "needs image files" in found
 
 
 def test_what_a_node_without_a_cuda_gpu_skips_is_known_from_the_config():

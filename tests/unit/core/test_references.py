@@ -196,21 +196,21 @@ def config(*overrides: str, **axes) -> dict:
 
 NEVER_IMPORTED = [  # what the disk alone refuses
     ({"model": "mobilenet_v3_small"}, "model 'mobilenet_v3_small'", "torchvision:NAME", "choose one"),
-    ({"model": "my_modle.py:Net"}, "no file my_modle.py", "a file of Python", "write 'my_model.py'"),
+    ({"model": "my_modle.py:Net"}, "no file my_modle.py", "a Python file", "write 'my_model.py'"),
     ({"model": "my_model.py:"}, "'my_model.py:'", "path.py:attribute", "one of these forms"),
     ({"model": "no_such.module:Net"}, "no module no_such", "a module in", "install the package"),
     ({"model": "torch.no_such:Net"}, "no module torch.no_such", "a module in", "correct its name"),
     ({"model": "__main__:net"}, "no module __main__", "a module in", "correct its name"),
     ({"model": "timm:"}, "'timm:'", "timm:NAME", "the name of a model"),
-    ({"model": "broken.py:model"}, "broken.py, line 1: invalid syntax", "Python can read", "correct it"),
+    ({"model": "broken.py:model"}, "broken.py, line 1: invalid syntax", "valid Python", "correct it"),
     ({"loader": "my_loader.py:Misspelt"}, "'raeds' in `entry`", "one of: workers", "write 'reads'"),
     ({"loader": "my_loader.py:Elsewhere"}, "reads: 'moon'", "one of: files, cache", "correct it"),
     ({"loader": "my_loader.py:Computed"}, "`entry` of my_loader.py:Computed", "a dict", "write the values"),
     ({"augment": "my_augment.py:Misplaced"}, "where: 'moon'", "one of: device, sample", "correct it"),
     ({"augment": "my_augment.Dim"}, "augment 'my_augment.Dim'", "path.py:attribute", "choose one"),
-    ({"dataset": "my_dat.py:Data"}, "no file my_dat.py", "a file of Python", "write 'my_data.py'"),
-    ({"dataset": "timm:data"}, "dataset 'timm:data'", "path.py:attribute", "code of yours"),
-    ({"loader": "torchvision:resnet18"}, "'torchvision:resnet18'", "path.py:attribute", "code of yours"),
+    ({"dataset": "my_dat.py:Data"}, "no file my_dat.py", "a Python file", "write 'my_data.py'"),
+    ({"dataset": "timm:data"}, "dataset 'timm:data'", "path.py:attribute", "your own code"),
+    ({"loader": "torchvision:resnet18"}, "'torchvision:resnet18'", "path.py:attribute", "your own code"),
 ]
 
 
@@ -310,7 +310,7 @@ def test_what_does_not_run_is_a_sentence_and_what_runs_is_none():
 def test_whole_epochs_on_a_dataset_that_holds_nothing_out_are_refused(monkeypatch):
     monkeypatch.setattr(plan_plugins, "ask", lambda questions: {})
     wanted = config(dataset="my_data.py:Data", loader="dataloader_sync", batch_size=2)
-    with pytest.raises(GpufeedError, match=r"holds no image out[^$]*evaluation: {train: false}"):
+    with pytest.raises(GpufeedError, match=r"has no evaluation split[^$]*evaluation: {train: false}"):
         planned(wanted)
     wanted = config(dataset="my_data.py:Data", loader="dataloader_sync", batch_size=2, steps=4)
     (cell,) = planned(wanted).cells["tiny"].values()

@@ -157,7 +157,7 @@ MOSAIC = ["sources", "mosaic_32"]
         (
             ["experiments", "vit_lite", "common", "dataset"],
             "mosaic_32",
-            "trains whole epochs on 'mosaic_32', which holds no image out",
+            "trains whole epochs on 'mosaic_32', which has no evaluation split",
         ),
     ],
 )

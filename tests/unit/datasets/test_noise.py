@@ -134,7 +134,7 @@ def test_no_mosaic_is_made_of_them(shipped):
 
 def test_whole_epochs_on_them_have_nothing_to_be_judged_by(shipped):
     del shipped["experiments"]["notebook"]["common"]["steps"]
-    with pytest.raises(GpufeedError, match="holds no image out"):
+    with pytest.raises(GpufeedError, match="has no evaluation split"):
         planned(shipped)
 
 

@@ -109,7 +109,7 @@ def test_files_that_a_dataset_names_are_laid_out_for_all_loaders(made, tmp_path)
     assert manifest.labels().tolist() == [0, 1, 0, 0]
     with pytest.raises(GpufeedError, match=r"no file .*/3\.png"):
         made("Listed", folder=str(tmp_path), files=True, last=4)
-    with pytest.raises(GpufeedError, match="whose `samples` are no files"):
+    with pytest.raises(GpufeedError, match="whose `samples` are not files"):
         made("Noise", files=True)
 
 

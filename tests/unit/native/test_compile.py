@@ -130,7 +130,7 @@ def test_without_a_compiler_the_cell_is_skipped_with_a_sentence(tmp_path, monkey
 
 def test_cxx_is_the_compiler_where_it_is_set(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
-    with pytest.raises(Skip, match=r"CXX is .*c\+\+, which is no program here"):
+    with pytest.raises(Skip, match=r"CXX is .*c\+\+, which is not a program here"):
         jit_toolchain.require_compiler(CPU)
     (tmp_path / "c++").write_text("#!/bin/sh\n")
     (tmp_path / "c++").chmod(0o755)
@@ -164,7 +164,7 @@ def test_what_cannot_be_compiled_is_left_out():
         return impossible(Cell("e", "d", "dataloader_sync", compile=True, **axes))
 
     assert "the config says device mps" in why(device="mps")
-    assert "trainer fastai runs models as they are" in why(trainer="fastai")
+    assert "trainer fastai does not compile models" in why(trainer="fastai")
     assert why(device="cpu") is why() is why(cuda_graphs=True) is None
     with pytest.raises(Skip, match="this cell's device is mps"):
         jit_toolchain.require_compiler(torch.device("mps"))

@@ -114,14 +114,14 @@ def test_a_node_without_a_compiler_or_ninja_gets_the_sentence_in_place_of_a_libr
         building.build(tmp_path / "out")
     (tmp_path / "bin/c++").unlink()
     built = building.build_or_say(tmp_path / "out", planned_on="a", attempt=2)
-    assert "neither c++ nor g++ nor clang++" in built.about.sentence
+    assert "c++, g++ and clang++ are all missing" in built.about.sentence
     refusal = library.refusal(built.library)
     assert refusal.startswith(built.about.sentence)
     assert "on a. Once that has changed, `snakemake --forcerun build_extension`" in refusal
     about = library.about_path(built.library)
     assert (attempt(about, "a", "cpu"), attempt(about, "b", "cpu")) == (2, 3)  # another node may have them
     monkeypatch.setenv("CXX", "icpx")
-    with pytest.raises(Skip, match="CXX is icpx, which is no program here"):
+    with pytest.raises(Skip, match="CXX is icpx, which is not a program here"):
         building.plan()
     program(tmp_path / "bin/g++", "")
     monkeypatch.delenv("CXX")

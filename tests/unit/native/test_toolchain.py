@@ -40,7 +40,7 @@ def test_any_compiler_will_do(node, name):
 def test_cc_goes_before_them(node, monkeypatch):
     node("gcc")
     monkeypatch.setenv("CC", "nvc")
-    assert "CC is nvc, which is no program here" in jit_toolchain.lacking_for_triton()
+    assert "CC is nvc, which is not a program here" in jit_toolchain.lacking_for_triton()
     monkeypatch.setenv("CC", os.fspath(node("nvc")))
     assert jit_toolchain.lacking_for_triton() is None
 

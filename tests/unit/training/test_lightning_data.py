@@ -299,7 +299,7 @@ def test_ranks_have_as_many_batches_and_together_each_image_once(tmp_path_factor
         ({"num_workers": -1}, "num_workers -1"),
         ({"augment_options": {"rotate": 3}}, "rotate"),
         ({"augment_options": {"flip_probability": 3}}, "flip_probability"),
-        ({"loader": "resident", "augment": "cpu"}, "resident decodes nothing in an epoch"),
+        ({"loader": "resident", "augment": "cpu"}, "resident decodes nothing during an epoch"),
         ({"loader": "spdl_processes", "num_workers": 0}, "spdl_processes needs at least one worker"),
     ],
 )

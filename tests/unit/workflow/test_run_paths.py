@@ -259,8 +259,8 @@ def test_what_an_experiment_leaves_out_is_said_once_with_its_reason(run):
         line for line in Estimate(tiny, report(tiny), command(), lambda: 2**40).lines() if "leaves" in line
     ]
     assert said == [
-        "tiny leaves out 4 combinations: strips, resident_jpeg (does not crop and resize each image by "
-        "itself, as recipe random_resized_crop wants); a CUDA graph is one launch, so synchronise must be "
+        "tiny leaves out 4 combinations: strips, resident_jpeg (cannot crop and resize each image, as "
+        "recipe random_resized_crop needs); a CUDA graph is launched as a whole, so synchronise must be "
         "'epoch' with cuda_graphs."
     ]
     assert not [
@@ -331,7 +331,7 @@ def test_a_block_of_repeats_that_are_added_as_needed(run):
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ({"block": 2}, "no experiment with more than 2 repeats"),
+        ({"block": 2}, "at most 2 repeats in any experiment"),
         ({"only": {"loder": ["resident"]}}, "axis 'loder' in only"),
         ({"only": {"loader": ["dali_gpu"]}}, "no cell with loader"),
     ],

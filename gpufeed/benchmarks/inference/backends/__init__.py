@@ -1,1 +1,1 @@
-"""Ways to run a kept model, one small file each behind the contract of `benchmarks.inference.backend`."""
+"""Backends that run a kept model, one small file each; `benchmarks.inference.backend` is their contract."""

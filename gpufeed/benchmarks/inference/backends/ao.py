@@ -1,7 +1,8 @@
-"""torchao: linear layers with int8 or fp8 weights, whose inputs are quantised row by row as they come.
+"""torchao: linear layers with int8 or fp8 weights, whose inputs are quantised row by row at run time.
 
-Compiled, without which torchao's quantisation is a chain of small kernels, and on a GPU captured as a CUDA
-graph. What is not quantised has the fallback's type. Weights have one scale an output channel.
+Models are compiled, since otherwise torchao's quantisation is a chain of small kernels. On a GPU they are
+also captured as a CUDA graph. Other layers have the fallback's type. Weights have one scale per output
+channel.
 """
 
 from typing import Any
@@ -18,19 +19,19 @@ from gpufeed.native.jit_toolchain import require_compiler
 ADA = (8, 9)  # first compute capability with fp8 units (CUDA C++ Programming Guide)
 FEWEST_ROWS = 17  # of an int8 product on a GPU (torch._int_mm)
 MULTIPLE = 16  # values in the rows and columns of a quantised product
-# torchao sets these for the whole process; here they are for its own models alone
+# torchao would set these for the whole process; here they apply only to its own models
 INDUCTOR = {"force_fuse_int_mm_with_mul": True}
 
 
 def prepare_int8(setting: Setting) -> Ready:
-    """As `gpufeed.benchmarks.inference.backend` says: int8 weights and, at run time, int8 activations."""
+    """Prepare int8 weights and, at run time, int8 activations (see `benchmarks.inference.backend`)."""
     (quantization,) = packages("torchao.quantization")
     config = quantization.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
     return prepared(setting, quantization, config, setting.fallback)
 
 
 def prepare_fp8(setting: Setting) -> Ready:
-    """As `benchmarks.inference.backend` says: float8_e4m3fn weights and activations, the rest in bf16."""
+    """Prepare float8_e4m3fn weights and activations, others in bf16 (see `benchmarks.inference.backend`)."""
     (quantization,) = packages("torchao.quantization")
     if setting.device.type != "cuda":
         raise Skip(f"fp8 products need a CUDA GPU, and this cell's device is {setting.device.type}.")
@@ -48,7 +49,7 @@ def prepare_fp8(setting: Setting) -> Ready:
 
 
 def prepared(setting: Setting, quantization: Any, config: Any, precision: str) -> Ready:
-    """The model with those of its linear layers quantised that can be; raises Skip if none can."""
+    """Return the model with its linear layers quantised where possible; raise Skip if none can be."""
     require_compiler(setting.device)
     model, forward = forward_of(setting, precision)
     weighted = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
@@ -68,7 +69,7 @@ def prepared(setting: Setting, quantization: Any, config: Any, precision: str) -
 
 
 def quantisable(model: nn.Module, images: torch.Tensor) -> set[nn.Module]:
-    """Linear layers that fit, whatever the batch: a head has one row an image.
+    """Return the linear layers that fit at any batch size, which excludes a head with one row per image.
 
     images: an example in the type of the model.
     """

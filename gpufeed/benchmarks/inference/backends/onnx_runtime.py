@@ -1,8 +1,7 @@
-"""ONNX Runtime on the float32 file, and on the one with Q/DQ nodes.
+"""ONNX Runtime, for the float32 file and the one with Q/DQ nodes.
 
-On a GPU where the package has a CUDA provider, images and logits stay there; else it computes on the CPU, and
-for images on a GPU a call has the way to the host and back in its time. The CUDA provider has not been run
-yet.
+With a CUDA provider, images and logits stay on the GPU. Without it, ONNX Runtime computes on the CPU, and a
+call includes the copies of images and logits between GPU and host. The CUDA provider has not been run yet.
 """
 
 from collections.abc import Sequence
@@ -17,27 +16,27 @@ from gpufeed.benchmarks.inference.exported_files import INPUT, OUTPUT
 from gpufeed.system.timing import synchronise
 
 CUDA = "CUDAExecutionProvider"
-# On x86-64 without VNNI, products of unsigned by signed bytes are added in 16 bits, which may not hold them.
-# With this such a CPU takes unsigned ones, and others go on as they do. Source: ONNX Runtime, session keys.
+# On x86-64 without VNNI, products of unsigned and signed bytes are summed in 16 bits, which may overflow.
+# With this key such a CPU uses unsigned bytes; others are not affected. Source: ONNX Runtime, session keys.
 WHOLE_PRODUCTS = "session.x64quantprecision"
 THROUGH_HOST = (
-    "Computes on {threads} CPU threads, since this onnxruntime has no CUDA provider: its times have the "
-    "copies of images and logits between GPU and host in them."
+    "Computes on {threads} CPU threads, since this onnxruntime has no CUDA provider: its times include the "
+    "copies of images and logits between GPU and host."
 )
 
 
 def prepare(setting: Setting) -> Ready:
-    """As `gpufeed.benchmarks.inference.backend` says."""
+    """Prepare the float32 file (see `gpufeed.benchmarks.inference.backend`)."""
     return ready(setting, setting.files.path("onnx"))
 
 
 def prepare_int8(setting: Setting) -> Ready:
-    """As `gpufeed.benchmarks.inference.backend` says."""
+    """Prepare the INT8 file (see `gpufeed.benchmarks.inference.backend`)."""
     return ready(setting, setting.files.path("onnx_int8"))
 
 
 def ready(setting: Setting, path: Path) -> Ready:
-    """A session on this file, on the GPU where that is possible."""
+    """Return a session for this file, on the GPU if possible."""
     (onnxruntime,) = packages("onnxruntime")
     options, threads = onnxruntime.SessionOptions(), torch.get_num_threads()
     options.intra_op_num_threads = threads
@@ -53,7 +52,7 @@ def ready(setting: Setting, path: Path) -> Ready:
 
 
 def providers(device: torch.device, available: Sequence[str]) -> list:
-    """What a session is asked to compute by, a GPU first; float32 there without TF32, as for torch."""
+    """Return the providers of a session, a GPU first, without TF32 as in torch."""
     cpu = "CPUExecutionProvider"
     if device.type != "cuda" or CUDA not in available:
         return [cpu]
@@ -61,7 +60,7 @@ def providers(device: torch.device, available: Sequence[str]) -> list:
 
 
 def on_host(session, device: torch.device) -> Run:
-    """Runs on the CPU, whatever the device of the images."""
+    """Return a run on the CPU, for images on any device."""
 
     def run(images: torch.Tensor) -> torch.Tensor:
         (logits,) = session.run([OUTPUT], {INPUT: images.cpu().numpy()})
@@ -71,10 +70,10 @@ def on_host(session, device: torch.device) -> Run:
 
 
 def bound(session, setting: Setting) -> Run:
-    """Runs on the GPU, from torch's memory into torch's memory.
+    """Return a run on the GPU, from and to torch's memory.
 
-    On a stream of the session's own, since the address of torch's default stream is 0, which ONNX Runtime
-    takes for none: so torch's work is waited for first, and a call returns when its own is done.
+    The session has its own stream, since ONNX Runtime takes torch's default stream (address 0) for none. So
+    each call first waits for torch's work, and returns when its own is done.
     """
     n, index = len(setting.images), setting.device.index or 0
     logits = torch.empty((n, len(setting.saved.classes)), device=setting.device)

@@ -1,7 +1,7 @@
 """Engines of TensorRT and TensorRT for RTX, built from our ONNX files if the packages are installed.
 
-Networks are strongly typed: an engine computes in the precisions of its file. TensorRT for RTX also builds
-without a GPU, for the compute capabilities that it knows. No engine of either has run yet.
+Networks are strongly typed: an engine computes in the precisions of its file. TensorRT for RTX can also build
+without a GPU, for the compute capabilities that it knows. No engine of either has been run yet.
 """
 
 import logging
@@ -153,7 +153,7 @@ def refused(path: Path, trt: Any, log: Any, verb: str) -> GpufeedError:
 
 
 def runner(runtime: Any, engine: Any, setting: Setting) -> Run:
-    """Runs the engine on torch's current stream, from torch's memory into torch's memory."""
+    """Return a run of the engine on torch's current stream, from and to torch's memory."""
     context = engine.create_execution_context()
     context.set_input_shape(INPUT, tuple(setting.images.shape))
     logits = torch.empty((len(setting.images), len(setting.saved.classes)), device=setting.device)

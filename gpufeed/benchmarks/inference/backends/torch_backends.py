@@ -1,4 +1,4 @@
-"""The backends of torch alone: eager, torch.compile, the forward pass as one CUDA graph, and torch.export.
+"""The backends of torch: eager, torch.compile, the forward pass as a CUDA graph, and torch.export.
 
 Source: CUDA Graphs in the PyTorch notes, whole-network capture.
 """
@@ -15,20 +15,20 @@ from gpufeed.training.cuda_graph import captured
 
 
 def prepare_eager(setting: Setting) -> Ready:
-    """As `gpufeed.benchmarks.inference.backend` says."""
+    """Prepare the eager model (see `gpufeed.benchmarks.inference.backend`)."""
     model, forward = forward_of(setting)
     return Ready(forward, weight_bytes(model))
 
 
 def prepare_compiled(setting: Setting, options: Mapping | None = None) -> Ready:
-    """As `gpufeed.benchmarks.inference.backend` says. options: as for `compiled`."""
+    """Prepare the compiled model (see `gpufeed.benchmarks.inference.backend`). options: as in `compiled`."""
     require_compiler(setting.device)
     model, forward = forward_of(setting)
     return Ready(compiled(forward, setting.images, options), weight_bytes(model))
 
 
 def compiled(forward: Callable, images: torch.Tensor, options: Mapping | None = None) -> Run:
-    """The function compiled and run once. options: of Inductor, beside its defaults."""
+    """Compile the function and run it once. options: of Inductor, besides its defaults."""
     run = torch.compile(forward, dynamic=False, fullgraph=True, options=dict(options or {}))
     run(images)
     return run
@@ -38,24 +38,24 @@ WARMUP = 3  # calls on a side stream: capture may allocate no workspace and tune
 
 
 def prepare_graph(setting: Setting) -> Ready:
-    """As `gpufeed.benchmarks.inference.backend` says; of the eager model."""
+    """Prepare the eager model as a CUDA graph (see `gpufeed.benchmarks.inference.backend`)."""
     require_cuda(setting.device)
     ready = prepare_eager(setting)
     return replace(ready, run=CapturedRun(ready.run, setting.images))
 
 
 def prepare_compiled_graph(setting: Setting) -> Ready:
-    """As `gpufeed.benchmarks.inference.backend` says; of the compiled model."""
+    """Prepare the compiled model as a CUDA graph (see `gpufeed.benchmarks.inference.backend`)."""
     require_cuda(setting.device)
     ready = prepare_compiled(setting)
     return replace(ready, run=CapturedRun(ready.run, setting.images))
 
 
 def prepare_autotuned_graph(setting: Setting) -> Ready:
-    """As `benchmarks.inference.backend` says; each matrix product compiled by the fastest of many kernels.
+    """Prepare a CUDA graph whose matrix products use the fastest of many kernels.
 
-    Those written in Triton take what follows into the product: bias, GELU, the residual. Raises Skip
-    without a CUDA GPU.
+    Kernels in Triton can fuse what follows the product: bias, GELU, the residual. Raises Skip without a CUDA
+    GPU. See `benchmarks.inference.backend`.
     """
     require_cuda(setting.device)
     ready = prepare_compiled(setting, MAX_AUTOTUNE)
@@ -63,15 +63,15 @@ def prepare_autotuned_graph(setting: Setting) -> Ready:
 
 
 def require_cuda(device: torch.device) -> None:
-    """Raises Skip without a CUDA GPU."""
+    """Raise Skip without a CUDA GPU."""
     if device.type != "cuda":
         raise Skip(f"CUDA graphs need a CUDA GPU, and this cell's device is {device.type}.")
 
 
 class CapturedRun:
-    """A run for batches of one shape as a CUDA graph; it copies its images to where the graph reads them.
+    """A run for batches of one shape as a CUDA graph, which copies images to the graph's input.
 
-    It holds the run: a graph knows the addresses of the weights and keeps none of them alive.
+    It keeps the run alive: a graph has the addresses of the weights, but does not own them.
     """
 
     def __init__(self, run: Run, images: torch.Tensor):
@@ -86,15 +86,15 @@ class CapturedRun:
             self.logits = run(self.images)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits (N, classes); the next call overwrites them."""
+        """Return logits (N, classes), which the next call overwrites."""
         self.images.copy_(images)
         self.graph.replay()
         return self.logits
 
 
 def prepare_program(setting: Setting) -> Ready:
-    """As `gpufeed.benchmarks.inference.backend` says."""
-    # an older torch lacks it, which shall cost this backend alone
+    """Prepare the program of torch.export (see `gpufeed.benchmarks.inference.backend`)."""
+    # here, since an older torch lacks it
     from torch.export.passes import move_to_device_pass
 
     path = setting.files.path("program")

@@ -1,4 +1,4 @@
-// bias + GELU, forward and backward, each in one pass over memory: a thread has the bias of its columns (and, backward,
+// bias + GELU, forward and backward, each in one pass over memory: a thread keeps the bias of its columns (and, backward,
 // their sums) in registers.
 
 #include "bias_gelu.h"
@@ -8,9 +8,9 @@
 namespace gpufeed {
 namespace {
 
-// Rows in flight a thread, and blocks a multiprocessor: a grid that is resident at once
+// Rows in flight per thread, and blocks per multiprocessor, such that the whole grid is resident
 constexpr int FORWARD_ROWS = 2, FORWARD_BLOCKS = 4;
-constexpr int BACKWARD_ROWS = 2, BACKWARD_BLOCKS = 3;  // two inputs and the sums: with 64 registers they spill
+constexpr int BACKWARD_ROWS = 2, BACKWARD_BLOCKS = 3;  // two inputs and the sums would spill with 64 registers
 
 template <typename T, Form form>
 __device__ __forceinline__ float gelu(float z) {
@@ -128,7 +128,7 @@ cudaError_t launch_backward(const Biased& in, const Backward& to, cudaStream_t s
   return launch_sum<T>(to.partials, to.dbias, grid.chunks, in.columns, stream);
 }
 
-// Calls use(T(), std::integral_constant<Form, form>) for the batch's type and form.
+// Calls use(T(), std::integral_constant<Form, form>) for the batch's type and form
 template <typename Use>
 cudaError_t for_kind(const Biased& in, Use use) {
   auto with_form = [&](auto type) {

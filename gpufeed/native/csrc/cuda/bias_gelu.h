@@ -1,4 +1,4 @@
-// Launches of the kernels of bias_gelu.cu, without torch. Every pointer is to device memory; nothing waits.
+// Launches of the kernels of bias_gelu.cu, without torch. All pointers are to device memory, and all calls asynchronous.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 
 namespace gpufeed {
 
-// A batch of rows and the bias that each of them gets. bias may be null: none. It is float32 or of the rows' type.
+// A batch of rows and the bias of each row, which may be null, and is float32 or of the rows' type.
 struct Biased {
   Type type;
   Form form;
@@ -24,11 +24,12 @@ struct Biased {
 // out (rows, columns) = gelu(x + bias). The stream is of the current device.
 cudaError_t bias_gelu_forward(const Biased& in, void* out, cudaStream_t stream);
 
-// How many rows of float32 (columns) the backward pass needs as workspace on the current device.
+// Rows of float32 (columns) that the backward pass needs as workspace on the current device.
 int64_t bias_gelu_partials(const Biased& in);
 
-// dx (rows, columns) = grad * gelu'(x + bias); dbias (columns) = the sum of dx over the rows before it is rounded, in
-// an order that depends on the shape, the alignment of the addresses and the device alone. wide_dbias: it is float32, else of the rows' type.
+// dx (rows, columns) = grad * gelu'(x + bias); dbias (columns) = the sum of dx over the rows before rounding, in an order
+// that depends only on the shape, the alignment of the addresses and the device. wide_dbias: dbias is float32, else of
+// the rows' type.
 cudaError_t bias_gelu_backward(const Biased& in, const void* grad, void* dx, float* partials, void* dbias,
                                bool wide_dbias, cudaStream_t stream);
 

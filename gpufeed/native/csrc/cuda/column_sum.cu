@@ -1,4 +1,4 @@
-// The sums of a matrix over its rows, in one pass: what a linear layer's bias has as gradient.
+// The sums of a matrix over its rows, in one pass: the gradient of a linear layer's bias.
 
 #include "column_sum.h"
 #include "rows.cuh"

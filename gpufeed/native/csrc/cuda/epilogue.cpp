@@ -44,7 +44,7 @@ cudaDataType_t type_of(const at::Tensor& tensor) {
   }
 }
 
-// A matrix as cuBLASLt sees it, column by column: a contiguous (rows, columns) tensor is its transpose.
+// A tensor as cuBLASLt's column-major matrix: a contiguous (rows, columns) tensor is its transpose.
 Layout layout_of(const at::Tensor& tensor) {
   cublasLtMatrixLayout_t layout;
   check(cublasLtMatrixLayoutCreate(&layout, type_of(tensor), tensor.size(1), tensor.size(0), tensor.size(1)),
@@ -57,7 +57,7 @@ void set(const Operation& operation, cublasLtMatmulDescAttributes_t attribute, c
   check(cublasLtMatmulDescSetAttribute(operation.get(), attribute, &value, sizeof(value)), "operation");
 }
 
-// The widest of cuBLASLt's alignments, up to 256 bytes, that an address has
+// The largest of cuBLASLt's alignments, up to 256 bytes, that an address has
 uint32_t alignment(const void* address) {
   const auto bits = reinterpret_cast<uintptr_t>(address);
   return bits % 256 == 0 ? 256 : static_cast<uint32_t>(bits & (~bits + 1));
@@ -119,7 +119,7 @@ cublasLtMatmulAlgo_t choose(const Product& of, const Operation& operation, const
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(of.first.data_ptr()));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(of.second.data_ptr()));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(of.result.data_ptr()));
-  // bias and aux have no preference of their own: they are accessed as the result is
+  // bias and aux have no preference of their own: they are accessed like the result
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
          std::min({alignment(of.result.data_ptr()), alignment(of.bias.data_ptr()), alignment(of.aux.data_ptr())}));
   cublasLtMatmulHeuristicResult_t best;
@@ -135,7 +135,7 @@ cublasLtMatmulAlgo_t choose(const Product& of, const Operation& operation, const
   return best.algo;
 }
 
-// Searching takes the host tens of microseconds, so each product is searched for once.
+// The search takes the host tens of microseconds, so each product is searched once.
 cublasLtMatmulAlgo_t chosen(const Product& of, const Operation& operation, const Layouts& layouts, size_t workspace) {
   static std::mutex mutex;
   static std::map<Key, cublasLtMatmulAlgo_t> known;
@@ -150,7 +150,7 @@ void run(const Product& of) {
   const Operation operation = operation_of(of);
   const Layouts layouts{layout_of(of.first), layout_of(of.second), layout_of(of.result)};
   const size_t size = at::cuda::getCUDABlasLtWorkspaceSize();
-  // from torch's allocator, as any other tensor: safe on every stream and while a graph is captured
+  // from torch's allocator, like any tensor: safe on every stream and during graph capture
   const at::Tensor workspace = at::empty({int64_t(size)}, of.result.options().dtype(at::kByte));
   const cublasLtMatmulAlgo_t algorithm = chosen(of, operation, layouts, size);
   const float one = 1.0f, zero = 0.0f;

@@ -1,4 +1,4 @@
-// One matrix product with something done to its result before it is stored: cuBLASLt and its epilogues.
+// A matrix product with an operation on its result before it is stored: cuBLASLt's epilogues.
 // Source: NVIDIA, cuBLAS documentation, "Using the cuBLASLt API", cublasLtEpilogue_t.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace gpufeed {
 
-// What cuBLASLt asks of a type's leading dimensions: aux rows of a multiple of 8 values.
+// cuBLASLt's requirement: leading dimensions of aux are a multiple of 8 values.
 constexpr int64_t AUX_MULTIPLE = 8;
 
 // out = gelu_tanh(aux), aux = x @ weight^T + bias. All of one type (float32, float16, bfloat16), contiguous, on one device.

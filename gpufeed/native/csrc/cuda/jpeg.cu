@@ -1,5 +1,5 @@
-// Baseline JPEGs in four kernels: stuffing out (a warp an image), entropy decoding (a thread an image), inverse DCT (eight
-// threads a block of 8 x 8), upsampling and colour (a thread eight pixels). Images of a call share their tables.
+// Baseline JPEGs in four kernels: removal of stuffing (a warp per image), entropy decoding (a thread per image), inverse
+// DCT (eight threads per 8 x 8 block), upsampling and colour (a thread per eight pixels). All images share their tables.
 
 #include "jpeg_dct.cuh"
 #include "jpeg_launch.h"
@@ -10,13 +10,13 @@ namespace {
 constexpr int WARP = 32;
 constexpr unsigned ALL = 0xffffffffu;
 
-// Where an image's words begin: in its own room, or without one at its own bytes, two words later for each image before
-// it, so that each can be filled up with zeros.
+// Where an image's words begin. With `room`, each image has that many words. Without it, they begin at the image's bytes,
+// two words later for each image before it, so that all can be padded with zeros.
 __host__ __device__ __forceinline__ int64_t first_word(int64_t room, int64_t offset, int64_t image) {
   return room > 0 ? room * image : (offset + 3) / 4 + 2 * image;
 }
 
-constexpr int UNSTUFF_WARPS = 8, AHEAD = 4;  // images of a thread block; loads on their way at once
+constexpr int UNSTUFF_WARPS = 8, AHEAD = 4;  // images per thread block; loads in flight
 
 __global__ void __launch_bounds__(WARP* UNSTUFF_WARPS)
     unstuff_kernel(const uint8_t* __restrict__ data, int64_t bytes, const int64_t* __restrict__ starts,
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(WARP* UNSTUFF_WARPS)
       before = __shfl_sync(ALL, byte[i], WARP - 1);
       const bool follows = inside && left == 0xff;
       marker |= follows && byte[i] != 0;
-      const bool kept = inside && !follows;  // what follows and is no stuffing is a fault
+      const bool kept = inside && !follows;  // a byte after 0xff that is not stuffing is a fault
       const unsigned mask = __ballot_sync(ALL, kept);
       if (kept) to[written + __popc(mask & ((1u << lane) - 1))] = uint8_t(byte[i]);
       written += __popc(mask);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(WARP* UNSTUFF_WARPS)
   if (lane == 0) lengths[image] = written, faults[image] = marker ? BAD_MARKER : NO_FAULT;
 }
 
-// One warp, since images differ in length: a thread block holds its place until the last of its images is done.
+// One warp per thread block, since images differ in length: a block occupies its place until its last image is done.
 __global__ void __launch_bounds__(WARP)
     entropy_kernel(const Tables* __restrict__ tables, Shape shape, const uint32_t* __restrict__ words,
                    const uint32_t* __restrict__ lengths, const int64_t* __restrict__ starts, int64_t first,
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
                uint8_t* __restrict__ planes, uint8_t* __restrict__ faults) {
   __shared__ int32_t work[DCT_BLOCKS][LINES * PITCH];
   __shared__ uint16_t divisors[3][BLOCK];
-  __shared__ uint8_t natural[BLOCK];  // in `work`, of each coefficient of the zigzag order
+  __shared__ uint8_t natural[BLOCK];  // place in `work` of each coefficient in zigzag order
   const int component = threadIdx.x / BLOCK, k = threadIdx.x % BLOCK;
   if (component < 3) divisors[component][k] = tables->quantisation[component][k];
   if (component == 0) natural[k] = natural_place(k);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
   bool large = false;
   const uint2 samples =
       dct_line(coefficients + start, divisors[place.component], natural, work[own], line, large);
-  // another fault is the one to be told: its coefficients are a part of the image's
+  // an earlier fault takes precedence: its coefficients are incomplete
   if (large && faults[blockIdx.y] == NO_FAULT) faults[blockIdx.y] = BAD_RANGE;
   uint8_t* const to = planes + int64_t(blockIdx.y) * blocks * BLOCK + place.start + line * place.pitch;
   if (inside) *reinterpret_cast<uint2*>(to) = samples;
@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
 
 constexpr int COLOUR_THREADS = 256, PAIRS = SPAN_WORDS / 2;  // of words, as they are written
 
-// A thread a span; samples: of an image's planes. Where spans follow each other without gaps a warp turns its own round in shared memory, so that
-// neighbouring threads write neighbouring addresses.
+// A thread per span; samples: of an image's planes. If spans are adjacent, a warp transposes its own in shared memory, so
+// that neighbouring threads write neighbouring addresses.
 template <class Of>
 __global__ void __launch_bounds__(COLOUR_THREADS)
     colour_kernel(Shape shape, int64_t samples, const uint8_t* __restrict__ planes,
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(COLOUR_THREADS)
 
 unsigned pieces(int64_t work, int64_t each) { return unsigned((work + each - 1) / each); }
 
-// Images first to first + count, whose stuffing is out
+// Decodes images first to first + count, after their stuffing was removed
 cudaError_t decode_some(const Coded& in, const Workspace& work, int64_t first, int64_t count, bool fancy,
                         uint8_t* images, uint8_t* faults, cudaStream_t stream) {
   const int blocks = in.shape.blocks();

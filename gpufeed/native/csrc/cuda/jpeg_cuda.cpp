@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t WORKSPACE = int64_t(1) << 30;  // bytes of coefficients and planes: 58,254 images of 64 x 64, 4:2:0
 
-// The tensor, or a copy where it is a view at an odd address
+// The tensor, or a copy if it is a misaligned view
 at::Tensor aligned(const at::Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0 ? tensor : tensor.clone();
 }

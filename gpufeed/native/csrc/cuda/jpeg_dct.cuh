@@ -1,17 +1,17 @@
-// The inverse DCT of blocks of 8 x 8 by eight threads each, for all kernels of JPEGs.
+// The inverse DCT of 8 x 8 blocks by eight threads each, for all JPEG kernels.
 #pragma once
 
 #include "../jpeg.h"
 
 namespace gpufeed::jpeg {
 
-constexpr int LINES = 8, PITCH = 9;  // rows of nine words: columns and rows each in banks of their own
+constexpr int LINES = 8, PITCH = 9;  // nine words per row, so that neither columns nor rows have bank conflicts
 
-// Where coefficient k of the zigzag order stands in a block, in rows of PITCH words
+// Place of zigzag coefficient k in a block with rows of PITCH words
 __device__ __forceinline__ uint8_t natural_place(int k) { return ZIGZAG[k] / 8 * PITCH + ZIGZAG[k] % 8; }
 
-// Line `line` of a block: eight samples. All threads of a warp call it together, eight of them for each block.
-// natural: natural_place of all k; work: LINES * PITCH words of the block; large: set if it has values that are too large.
+// Eight samples of a block: its line `line`. All threads of a warp must call it together, eight for each block.
+// natural: natural_place of all k; work: LINES * PITCH words per block; large: set if a value is too large.
 __device__ __forceinline__ uint2 dct_line(const int16_t* coefficients, const uint16_t* divisors, const uint8_t* natural,
                                           int32_t* work, int line, bool& large) {
   union {

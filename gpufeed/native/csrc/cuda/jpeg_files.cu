@@ -1,5 +1,5 @@
-// Whole baseline JPEGs of any mixture in three kernels: entropy decoding (a thread block an image, a thread a subsequence of
-// its bits, as jpeg_scan.h has it), inverse DCT, and upsampling and colour (each a thread block a tile of an image).
+// Any mixture of whole baseline JPEGs in three kernels: entropy decoding (a thread block per image, a thread per
+// subsequence of its bits, see jpeg_scan.h), inverse DCT, and upsampling and colour (both a thread block per tile).
 
 #include "jpeg_dct.cuh"
 #include "jpeg_files.h"
@@ -10,24 +10,24 @@ namespace {
 constexpr uint32_t WARP = 32;
 constexpr unsigned ALL = 0xffffffffu;
 constexpr uint32_t SCAN_THREADS = 512;
-constexpr uint32_t SCAN_BLOCKS = 3;  // of a multiprocessor, at least
+constexpr uint32_t SCAN_BLOCKS = 3;  // per multiprocessor, at least
 constexpr uint32_t SCAN_WARPS = SCAN_THREADS / WARP;
 static_assert(SCAN_WARPS >= 4, "a warp a table");
-constexpr uint32_t LOADED = 16;  // bytes that a thread takes at a time
+constexpr uint32_t LOADED = 16;  // bytes per load of a thread
 
-// What the threads of an image share beside global memory
+// Shared memory of the threads of an image
 struct Shared {
   alignas(16) Huffman huffman[4];
-  uint16_t steps[2][1 << LOOKUP_BITS];  // as Scan has them
+  uint16_t steps[2][1 << LOOKUP_BITS];  // see Scan
   Codes codes[4];
   uint8_t tables[4][HUFFMAN_BYTES];
-  Region region;  // of the image: no register holds where it is
+  Region region;  // of the image: saves registers
   uint32_t totals[SCAN_WARPS];
-  uint32_t counts[2];  // of subsequences to be decoded again, in this round and in the next
-  uint32_t wrong;  // the first subsequence with a fault and that fault, or a fault alone
+  uint32_t counts[2];  // of subsequences to decode again, in this round and in the next
+  uint32_t wrong;  // the first faulty subsequence << 8 | its fault
 };
 
-// The sum of `value` over all threads before this one; `total` becomes that of all. The whole thread block calls it.
+// Returns the sum of `value` over all earlier threads; `total` becomes that of all threads. The whole block must call it.
 __device__ uint32_t sum_before(uint32_t value, uint32_t* totals, uint32_t& total) {
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   uint32_t sum = value;
@@ -36,7 +36,7 @@ __device__ uint32_t sum_before(uint32_t value, uint32_t* totals, uint32_t& total
     const uint32_t other = __shfl_up_sync(ALL, sum, step);
     if (lane >= step) sum += other;
   }
-  __syncthreads();  // the call before has been read
+  __syncthreads();  // all threads have read the previous call's totals
   if (lane == WARP - 1) totals[warp] = sum;
   __syncthreads();
   uint32_t before = 0;
@@ -50,7 +50,7 @@ __device__ uint32_t sum_before(uint32_t value, uint32_t* totals, uint32_t& total
   return before + sum - value;
 }
 
-// The Huffman tables of an image into shared memory. Whatever the bytes are, nothing else is written.
+// Expands the Huffman tables of an image in shared memory. Any bytes are safe: nothing else is written.
 __device__ void expand_tables(const Files& files, const Image& image, Shared& shared) {
   const uint32_t tables = image.shape.components == 3 ? 4 : 2;
   for (uint32_t i = threadIdx.x; i < tables * HUFFMAN_BYTES; i += SCAN_THREADS) {
@@ -82,7 +82,7 @@ __device__ void expand_tables(const Files& files, const Image& image, Shared& sh
   }
 }
 
-// Bytes place to place + LOADED of a scan; 0 behind its end
+// Loads bytes place to place + LOADED of a scan; 0 beyond its end
 __device__ void load_bytes(const uint8_t* from, uint32_t bytes, uint32_t place, uint8_t (&to)[LOADED]) {
   if (place + LOADED <= bytes && reinterpret_cast<uintptr_t>(from + place) % LOADED == 0) {
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from + place);
@@ -92,11 +92,11 @@ __device__ void load_bytes(const uint8_t* from, uint32_t bytes, uint32_t place, 
   for (uint32_t i = 0; i < LOADED; ++i) to[i] = place + i < bytes ? from[place + i] : 0;
 }
 
-// The bytes of a scan without stuffing and restart markers, and where its intervals begin; its fault. As unstuff_scan.
+// Writes the scan without stuffing and restart markers, and where its intervals begin; returns its fault. See unstuff_scan.
 __device__ uint8_t unstuff(const uint8_t* from, const Image& image, uint32_t* words, uint32_t* intervals, Shared& shared) {
   uint8_t* const to = reinterpret_cast<uint8_t*>(words);
   const uint32_t bytes = image.bytes;
-  // threads begin where addresses are multiples of LOADED, the first at the scan itself
+  // threads begin at multiples of LOADED, the first at the scan itself
   const uint32_t lead = reinterpret_cast<uintptr_t>(from) % LOADED;
   uint32_t written = 0, markers = 0;
   bool marker = false, order = true;
@@ -108,7 +108,7 @@ __device__ uint8_t unstuff(const uint8_t* from, const Image& image, uint32_t* wo
     load_bytes(from, end, start, byte);
     const uint32_t left = count > 0 && start > 0 ? from[start - 1] : 0;
     const uint32_t right = count > 0 && end < bytes ? from[end] : 0;
-    uint32_t kept = 0, found = 0;  // a bit a byte
+    uint32_t kept = 0, found = 0;  // one bit per byte
 #pragma unroll
     for (uint32_t i = 0; i < LOADED; ++i) {
       const uint32_t before = i == 0 ? left : byte[i > 0 ? i - 1 : 0];
@@ -146,7 +146,7 @@ __device__ uint8_t unstuff(const uint8_t* from, const Image& image, uint32_t* wo
   return wrong_order || markers + 1 != image.interval_count ? BAD_RESTART : NO_FAULT;
 }
 
-// Numbers the subsequences of all intervals; returns how many there are.
+// Numbers the subsequences of all intervals, and returns how many there are.
 __device__ uint32_t cut_intervals(const Cuts& cuts, uint32_t* first_spans, uint32_t* interval_of, Shared& shared) {
   if (cuts.interval_count == 1) return spans_of(cuts.intervals[1], cuts.size);
   uint32_t spans = 0;
@@ -164,9 +164,9 @@ __device__ uint32_t cut_intervals(const Cuts& cuts, uint32_t* first_spans, uint3
   return spans;
 }
 
-// Decodes subsequences `from` to `spans` until each begins where the one before it ends; false if that took too many
-// rounds. Every round reads what the round before has left, so that the count of rounds is always the same, and finds what
-// the next has to do. known: the bits of a state that decide how codes are read. Those before `from` agree already.
+// Decodes subsequences `from` to `spans` until each begins where the one before it ends; returns false after too many
+// rounds. A round reads only results of the previous one, so that the number of rounds is deterministic, and finds the
+// work of the next. known: the bits of a state that decide how codes are read. Subsequences before `from` already agree.
 __device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, uint32_t from, uint32_t spans,
                             uint32_t* starts, uint32_t* ends, uint32_t* const (&changed)[2], Sums* sums, Shared& shared) {
   for (uint32_t group = from + threadIdx.x * GROUP; group < spans; group += SCAN_THREADS * GROUP) {
@@ -185,7 +185,7 @@ __device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, 
   __syncthreads();
   for (uint32_t i = from + threadIdx.x; i < spans; i += SCAN_THREADS) {
     if (i != span_of(cuts, i).first && starts[i] != (ends[i - 1] & STATE)) {
-      changed[0][atomicAdd(&shared.counts[0], 1u)] = i;  // in any order: each is decoded by itself
+      changed[0][atomicAdd(&shared.counts[0], 1u)] = i;  // in any order: they are independent
     }
   }
   for (uint32_t round = 0;; ++round) {
@@ -212,8 +212,8 @@ __device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, 
   }
 }
 
-// Decodes all subsequences up to the last that is needed, which `spans` becomes. Those behind a window are guessed to take
-// as many bits a MCU as the others, and a twelfth of what is needed is added; if that is too little, all are decoded.
+// Decodes all subsequences up to the last needed one, to which `spans` is set. The end of a window is estimated by the
+// mean bits per MCU, plus a twelfth; if that is too little, all subsequences are decoded.
 __device__ bool synchronise_needed(const Scan& scan, const Cuts& cuts, uint32_t known, const Image& image, uint32_t& spans,
                                    uint32_t* starts, uint32_t* ends, uint32_t* const (&changed)[2], Sums* sums, Shared& shared) {
   const uint32_t interval = uint32_t(shared.region.end() - 1) / image.restart;
@@ -235,7 +235,7 @@ __device__ bool synchronise_needed(const Scan& scan, const Cuts& cuts, uint32_t 
   return false;
 }
 
-// Each subsequence's sums become those of all before it in the image; behind the last, those of all.
+// Turns sums into prefix sums over the image; the entry after the last becomes the total.
 __device__ void add_up(uint32_t spans, Sums* sums, Shared& shared) {
   Sums carried{};
   for (uint32_t base = 0; base < spans; base += SCAN_THREADS) {
@@ -253,8 +253,8 @@ __device__ void add_up(uint32_t spans, Sums* sums, Shared& shared) {
   __syncthreads();
 }
 
-// Where all components share their tables no code tells a block's place in its MCU, but the blocks before it do. Puts it
-// into the states, from sums that were added up, and decodes all once more for the means of each component.
+// If all components share their tables, only the number of blocks before a block tells its place in the MCU. This puts the
+// place into the states, from prefix sums, and decodes all once more for the means of each component.
 __device__ void place_blocks(const Scan& scan, const Cuts& cuts, uint32_t spans, uint32_t* starts, uint32_t* ends,
                              Sums* sums) {
   for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
@@ -269,13 +269,13 @@ __device__ void place_blocks(const Scan& scan, const Cuts& cuts, uint32_t spans,
   __syncthreads();
 }
 
-// The block in which a subsequence ends in the middle; null if it is not kept, or if its interval ends with it.
+// The block that a subsequence ends inside of; null if it is not kept, or if the interval ends with the subsequence.
 __device__ int16_t* open_block(const Blocks& blocks, const Span& span, uint32_t i, const uint32_t* ends, const Sums* sums) {
   return span.end == span.limit ? nullptr : blocks.open(ends[i], sums[i + 1].minus(sums[span.first]));
 }
 
-// Writes the coefficients that are kept; the fault of the first subsequence that has one. written: room for the numbers of
-// those that have any
+// Writes the coefficients that are kept; returns the fault of the first faulty subsequence. written: workspace for the
+// numbers of subsequences with coefficients
 __device__ uint8_t write_coefficients(const Scan& scan, const Cuts& cuts, const Image& image, uint32_t spans,
                                       const uint32_t* starts, const uint32_t* ends, const Sums* sums, uint32_t* written,
                                       int16_t* coefficients, Shared& shared) {
@@ -350,13 +350,13 @@ __global__ void __launch_bounds__(SCAN_THREADS, SCAN_BLOCKS) entropy_kernel(File
   if (threadIdx.x == 0) files.faults[image.index] = fault;
 }
 
-constexpr uint32_t DCT_BLOCKS = 32;  // at a time
+constexpr uint32_t DCT_BLOCKS = 32;  // per iteration
 
 __global__ void __launch_bounds__(DCT_BLOCKS* LINES) dct_kernel(Files files, int64_t first, FilesWorkspace work) {
   __shared__ int32_t turned[DCT_BLOCKS][LINES * PITCH];
   __shared__ uint16_t divisors[3][BLOCK];
   __shared__ uint8_t natural[BLOCK];
-  __shared__ uint8_t known;  // its fault: other thread blocks may write one meanwhile
+  __shared__ uint8_t known;  // the fault at the start: other thread blocks may write one meanwhile
   const Image& image = files.images[first + work.dct_images[blockIdx.x]];
   const Shape shape = image.part;
   const uint32_t quarter = threadIdx.x / BLOCK, k = threadIdx.x % BLOCK;
@@ -367,14 +367,14 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES) dct_kernel(Files files, int
   if (known != NO_FAULT) return;
   const uint32_t own = threadIdx.x / LINES, line = threadIdx.x % LINES, tile = blockIdx.x - image.dct_tile;
   const uint32_t first_block = tile * DCT_TILE, end = min(uint32_t(shape.blocks()), first_block + DCT_TILE);
-  // the eight threads of a block find the places of eight blocks to come, which takes long, at once
+  // place_of is slow: the eight threads of a block compute it for eight blocks at once
   const Place coming = place_of(shape, int(min(first_block + line * DCT_BLOCKS + own, end - 1)));
   static_assert(DCT_TILE <= DCT_BLOCKS * LINES, "a thread a place");
   bool large = false;
   for (uint32_t base = first_block, turn = 0; base < end; base += DCT_BLOCKS, ++turn) {
     const bool inside = base + own < end;  // all threads stay, since warps are synchronised
     const uint32_t block = inside ? base + own : end - 1;
-    const uint32_t from = threadIdx.x % WARP / LINES * LINES + turn;  // the thread that has its place
+    const uint32_t from = threadIdx.x % WARP / LINES * LINES + turn;  // the thread that computed its place
     const int begin = __shfl_sync(ALL, coming.start, from), pitch = __shfl_sync(ALL, coming.pitch, from);
     const int component = __shfl_sync(ALL, coming.component, from);
     const int64_t start = (image.blocks + block) * BLOCK;
@@ -386,7 +386,7 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES) dct_kernel(Files files, int
   if (large) files.faults[image.index] = BAD_RANGE;
 }
 
-constexpr uint32_t COLOUR_THREADS = 256, VECTOR = PIXEL_ALIGNMENT;  // bytes of a write
+constexpr uint32_t COLOUR_THREADS = 256, VECTOR = PIXEL_ALIGNMENT;  // bytes per write
 
 // The span at (x, y), whatever the sampling is
 __device__ __forceinline__ void any_span_at(Shape shape, const uint8_t* planes, int x, int y, bool smooth,
@@ -398,7 +398,7 @@ __device__ __forceinline__ void any_span_at(Shape shape, const uint8_t* planes, 
   return span_at<Sampling<1, 1>>(shape, planes, x, y, smooth, words);
 }
 
-// A thread makes a span; then all write theirs together, since the spans of a tile are one piece of memory without gaps.
+// Each thread makes a span; then all write together, since the spans of a tile are contiguous.
 __global__ void __launch_bounds__(COLOUR_THREADS) colour_kernel(Files files, int64_t first, FilesWorkspace work) {
   __shared__ alignas(VECTOR) uint8_t piece[COLOUR_THREADS * SPAN * 3 + VECTOR];
   const Image& image = files.images[first + work.colour_images[blockIdx.x]];
@@ -410,13 +410,13 @@ __global__ void __launch_bounds__(COLOUR_THREADS) colour_kernel(Files files, int
   for (uint32_t base = tile * COLOUR_TILE; base < end; base += COLOUR_THREADS) {
     const uint32_t next = min(base + COLOUR_THREADS, end), span = base + threadIdx.x;
     const uint32_t y = span / across, x = (span - y * across) * SPAN;
-    // in bytes of the image, which begins at a multiple of VECTOR; the first, and the one behind the last
+    // first and end byte within the image, which begins at a multiple of VECTOR
     const uint32_t from = (base / across * shape.width + base % across * SPAN) * 3;
     const uint32_t to = next % across == 0 ? next / across * shape.width * 3
                                            : (next / across * shape.width + next % across * SPAN) * 3;
     const uint32_t lead = from % VECTOR;
     uint32_t behind = lead + to - from;
-    if (next == spans) {  // zeros up to the next image
+    if (next == spans) {  // zero padding up to the next image
       const uint32_t filled = (behind + VECTOR - 1) / VECTOR * VECTOR;
       if (threadIdx.x < filled - behind) piece[behind + threadIdx.x] = 0;
       behind = filled;

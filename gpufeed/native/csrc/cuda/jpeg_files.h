@@ -1,4 +1,4 @@
-// Launches of the kernels of jpeg_files.cu, without torch. Every pointer is to device memory; nothing waits.
+// Launches of the kernels of jpeg_files.cu, without torch. All pointers are to device memory, all calls asynchronous.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 
 namespace gpufeed::jpeg {
 
-// Files of a call, and what becomes of them. images: as cut_into_chunks leaves them.
+// Files of a call, and the results. images: from cut_into_chunks.
 struct Files {
   const uint8_t* data;
   int64_t bytes;
@@ -19,25 +19,25 @@ struct Files {
   uint8_t* faults;
 };
 
-// What decoding a chunk needs beside, of the sizes that the chunk says. It is written before it is read.
+// The workspace for decoding a chunk, with the chunk's sizes. It need not be initialised.
 struct FilesWorkspace {
   uint32_t* words;
   Sums* sums;              // (spans)
-  uint32_t* starts;        // (spans) states, as `packed` has them
+  uint32_t* starts;        // (spans) states, see `packed`
   uint32_t* ends;          // (spans)
-  uint32_t* changed;       // (spans) numbers of those that must be decoded again
+  uint32_t* changed;       // (spans) numbers of those to decode again
   uint32_t* changed_next;  // (spans) in the next round
   uint32_t* interval_of;   // (spans)
   uint32_t* intervals;     // (intervals)
   uint32_t* first_spans;   // (intervals)
-  uint32_t* dct_images;    // (dct_tiles) whose they are
+  uint32_t* dct_images;    // (dct_tiles) the image of each tile
   uint32_t* colour_images; // (colour_tiles)
   int16_t* coefficients;   // (blocks * 64), at a multiple of 16
   uint8_t* planes;         // (blocks * 64), at a multiple of 16
-  int64_t bytes;           // of all of it
+  int64_t bytes;           // total size
 };
 
-// The workspace of a chunk in one piece of memory, each part at a multiple of 256
+// The workspace of a chunk in one block of memory, each part at a multiple of 256
 inline FilesWorkspace workspace_in(uint8_t* memory, const Chunk& chunk) {
   FilesWorkspace work{};
   const auto take = [&](auto*& part, int64_t count) {

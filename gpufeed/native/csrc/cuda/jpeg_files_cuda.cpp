@@ -1,4 +1,4 @@
-// decode_jpeg_files on CUDA: headers read on the host, then the launches of jpeg_files.cu, on PyTorch's current stream.
+// decode_jpeg_files on CUDA: reads headers on the host, then launches jpeg_files.cu on PyTorch's current stream.
 
 #include "jpeg_files.h"
 
@@ -20,9 +20,9 @@ namespace gpufeed {
 namespace {
 
 constexpr int64_t MOST_WORKSPACE = int64_t(1) << 30;      // bytes of a chunk's coefficients and planes
-constexpr int64_t BLOCK_BYTES = 3 * int64_t(jpeg::BLOCK);  // of a block there
+constexpr int64_t BLOCK_BYTES = 3 * int64_t(jpeg::BLOCK);  // of one block
 
-// The images in device memory, copied from page-locked memory, which torch keeps until that is done
+// The images in device memory, copied from page-locked memory, which torch keeps until the copy is done
 at::Tensor sent(const std::vector<jpeg::Image>& images, const at::Tensor& data) {
   const int64_t bytes = int64_t(images.size() * sizeof(jpeg::Image));
   at::Tensor host = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));

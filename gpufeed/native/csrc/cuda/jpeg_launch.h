@@ -1,4 +1,4 @@
-// Launches of the kernels of jpeg.cu, without torch. Every pointer is to device memory; nothing waits.
+// Launches of the kernels of jpeg.cu, without torch. All pointers are to device memory, all calls asynchronous.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,9 +9,9 @@
 
 namespace gpufeed::jpeg {
 
-// N images as they come: bytes of all, and where each begins and ends. Their words need places of their own: with room 0
-// each has its place by where it begins, so that images must stand one behind the other; else each has `room` words,
-// whatever the order. tables: of sizeof(Tables), at a multiple of 16.
+// N coded images: the bytes of all, and where each begins and ends. The words of an image need their own place. With room
+// 0 it follows from where the image begins, so images must be adjacent and in order. Otherwise each has `room` words, in
+// any order. tables: of sizeof(Tables), at a multiple of 16.
 struct Coded {
   const uint8_t* data;
   int64_t bytes;
@@ -24,8 +24,8 @@ struct Coded {
   int64_t room;     // 0, or room_of(longest)
 };
 
-// What decoding needs beside. words: unstuffed_bytes, at a multiple of 4; lengths (count); coefficients and planes:
-// blocks * 64 of each of `images` images, at a multiple of 16, which are decoded at a time.
+// The workspace. words: unstuffed_bytes, at a multiple of 4; lengths (count); coefficients and planes: blocks * 64 for each
+// of `images` images, at a multiple of 16. So many images are decoded at a time.
 struct Workspace {
   uint32_t* words;
   uint32_t* lengths;
@@ -34,13 +34,13 @@ struct Workspace {
   int64_t images;
 };
 
-// Words of an image of so many bytes, and two to be filled up with zeros
+// Words of an image with this many bytes, and two of zero padding
 constexpr int64_t room_of(int64_t bytes) { return (bytes + 3) / 4 + 2; }
 
 // Bytes of Workspace::words
 int64_t unstuffed_bytes(const Coded& in);
 
-// The most images that Workspace may name
+// The most images of a Workspace
 constexpr int64_t MOST_IMAGES = 65535;
 
 // images (count, height, width, 3), at a multiple of 8; faults (count). The stream is of the current device.

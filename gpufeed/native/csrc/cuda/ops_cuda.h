@@ -1,4 +1,4 @@
-// What the ops on CUDA share. The tensors have passed checks.h.
+// Shared by the ops on CUDA. The tensors have passed checks.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 
 namespace gpufeed {
 
-// Of a type that checks.h lets through on CUDA
+// For the types that checks.h accepts on CUDA
 inline Type type_of(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -22,7 +22,7 @@ inline Type type_of(at::ScalarType type) {
   }
 }
 
-// gelu(x + bias), in x's type; a null bias is none.
+// gelu(x + bias), in x's type; the bias may be null.
 at::Tensor gelu_cuda(const at::Tensor& x, const at::Tensor* bias, Form form);
 
 // (dx, dbias) of gelu_cuda

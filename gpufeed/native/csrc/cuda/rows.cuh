@@ -1,6 +1,6 @@
-// Kernels that walk over the rows of a matrix: a thread keeps its VEC columns for the whole launch and has several rows in
-// flight; blocks that stand side by side cover one stretch of rows. Sums over the rows go block by block into partial
-// sums, which a second kernel adds up: each sum has its order, and no atomics.
+// Kernels that walk over the rows of a matrix. A thread keeps its VEC columns for the whole launch, with several rows in
+// flight; adjacent blocks cover the same rows. Each block writes partial sums over its rows, which a second kernel adds up:
+// the order of summation is fixed, without atomics.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -39,7 +39,7 @@ struct Word<2> {
   using type = unsigned short;
 };
 
-// By a plain load: one that streams past the caches (__ldcs) took 1 to 5 % longer on an H200.
+// A plain load: a streaming one (__ldcs) took 1 to 5 % longer on an H200.
 template <typename T, int VEC>
 __device__ __forceinline__ Pack<T, VEC> read(const T* from) {
   using W = typename Word<sizeof(T) * VEC>::type;
@@ -74,7 +74,7 @@ __device__ __forceinline__ __nv_bfloat16 rounded<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// Two at once: one instruction where the device has it
+// Two at once: one instruction if the device has it
 template <typename T, int VEC>
 __device__ __forceinline__ Pack<T, VEC> rounded(const float (&from)[VEC]) {
   Pack<T, VEC> to;
@@ -83,7 +83,7 @@ __device__ __forceinline__ Pack<T, VEC> rounded(const float (&from)[VEC]) {
   return to;
 }
 
-// Which columns and rows a thread has. A block is blockDim.x packs wide and blockDim.y rows high.
+// The columns and rows of a thread. A block is blockDim.x packs wide and blockDim.y rows high.
 struct Place {
   int64_t column;  // the first of VEC
   int64_t row;     // the first, then every step-th
@@ -99,7 +99,7 @@ __device__ __forceinline__ Place place(int64_t columns, int tiles) {
   return {column, chunk * blockDim.y + threadIdx.y, chunks * blockDim.y, column < columns};
 }
 
-// Sums a block's columns over its rows: sums[i] of each thread to one float a column at `to`.
+// Sums a block's columns over its rows: sums[i] of each thread to one float per column at `to`.
 template <int VEC>
 __device__ __forceinline__ void reduce_block(const float (&sums)[VEC], const Place& at, float* to,
                                              int64_t columns) {
@@ -119,7 +119,7 @@ __device__ __forceinline__ void reduce_block(const float (&sums)[VEC], const Pla
 
 constexpr int SUM_COLUMNS = 32, SUM_ROWS = 32;
 
-// dbias = the column sums of the partials, each in the same order in every launch
+// dbias = the column sums of the partials, in the same order in every launch
 template <typename B>
 __global__ void __launch_bounds__(SUM_COLUMNS * SUM_ROWS)
     sum_kernel(const float* __restrict__ partials, B* __restrict__ dbias, int chunks, int64_t columns) {
@@ -161,7 +161,7 @@ inline int multiprocessors() {
   return count;
 }
 
-// As many blocks as the device holds at once, fewer if the rows do not last.
+// As many blocks as the device holds at once, or fewer for few rows.
 inline Grid grid_of(int64_t rows, int64_t columns, int vec, int blocks_per_sm) {
   const int64_t packs = columns / vec;
   int width = 1;
@@ -184,7 +184,7 @@ int vec_of(int64_t columns, std::initializer_list<const void*> addresses) {
   return 1;
 }
 
-// The most chunks that a matrix can get, whatever the alignment of its addresses. widest: the values of 16 bytes.
+// The most chunks of a matrix for any alignment of its addresses. widest: values in 16 bytes.
 inline int64_t most_chunks(int64_t rows, int64_t columns, int widest, int blocks_per_sm) {
   int64_t chunks = 1;
   for (int vec : {1, 2, widest}) {  // narrower packs have more tiles, and so fewer chunks each

@@ -327,7 +327,7 @@ def test_what_stops_it_is_a_sentence(tmp_path, monkeypatch):
     assert status(cuda_graphs=True)[0] == "skipped"
     state, sentence = status(trainer="fastai")
     assert state == "failed"
-    assert "no step of its own" in sentence
+    assert "no separate step" in sentence
     assert status(loader="resident")[0] == "failed"  # no cache
 
 

@@ -36,7 +36,7 @@ def test_a_bundle_that_is_whole_passes_in_a_bare_python(bundle):
     command = [sys.executable, "-I", "-S", "-c", BARE, str(REPOSITORY), str(bundle), "12"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "3 files, all whole" in done.stdout
+    assert "3 files, all intact" in done.stdout
 
 
 BARE = """
@@ -55,20 +55,20 @@ def test_sha256sum_reads_what_it_has_written(bundle):
 def test_a_damaged_file_is_named(bundle, damage):
     wheel = bundle / "wheels/one-1.0-py3-none-any.whl"
     wheel.write_bytes(b"whe") if damage == "cut" else wheel.unlink()
-    with pytest.raises(GpufeedError, match=r"wheels/one-1\.0-py3-none-any\.whl in .*: missing, or other"):
+    with pytest.raises(GpufeedError, match=r"wheels/one-1\.0-py3-none-any\.whl in .*: missing or damaged"):
         contents.check(bundle, "12")
 
 
 def test_a_bundle_that_was_never_finished_is_refused(bundle):
     (bundle / contents.SUMS).unlink()
-    with pytest.raises(GpufeedError, match="that make bundle packed to its end"):
+    with pytest.raises(GpufeedError, match="that make bundle completed"):
         contents.check(bundle, "12")
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n"])
 def test_checksums_that_are_not_whole_are_refused(bundle, text):
     (bundle / contents.SUMS).write_text(text)
-    with pytest.raises(GpufeedError, match=r"does not name bundle\.json[\s\S]*copy the folder again"):
+    with pytest.raises(GpufeedError, match=r"does not list bundle\.json[\s\S]*copy the folder again"):
         contents.check(bundle, "12")
 
 

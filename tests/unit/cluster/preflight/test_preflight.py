@@ -25,7 +25,7 @@ def test_a_right_plan_is_found_right(found):
 
 WRONG = {  # one sentence of each check, in its order
     "default_profile": "set-resources in profiles/default/config.yaml",
-    "login_node": "inside of Slurm's job 42",
+    "login_node": "inside of Slurm job 42",
     "refused": "are not checked by Slurm: no sbatch here, No such file",
     "executor": "an executor other than Slurm's",
     "profiles": "set-resource in mine.yaml",
@@ -40,7 +40,7 @@ WRONG = {  # one sentence of each check, in its order
     "set_by_rules: constraint": "constraint: the rule wants none, the job asks for A100-80GB: train_model",
     "forms": "GPU A100 in any of its forms, A100-40GB, A100-80GB: export_model",
     "extra": "-t in slurm_extra instead of runtime: measure_inference",
-    "signal": "--signal=B:TERM@120 in slurm_extra, which ends the batch shell and with it the job: measure",
+    "signal": "--signal=B:TERM@120 in slurm_extra, which ends the batch shell and so the job: measure",
     "shell": "SBATCH_GRES in the shell",
     "environment": "Python in /tmp/env/bin, which compute nodes do not see",
     "environment: checkout": "the checkout in /tmp/gpufeed, which compute nodes do not see",
@@ -48,8 +48,8 @@ WRONG = {  # one sentence of each check, in its order
     "stack": "GPU V100 (compute capability 7.0) with CUDA 13.0",
     "folders": "data in /dev/shm/none",
     "space": "GiB free in",
-    "file_count": "files to come",
-    "data": "a.tar of made: neither here nor reachable",
+    "file_count": "new ones",
+    "data": "a.tar of made: neither here nor downloadable",
 }
 
 
@@ -92,7 +92,7 @@ def test_another_executor(found):
 
 def test_what_snakemake_passes_over_in_a_profile(found):
     said = found(asked.profiles, unheard=[("slurm/mine/config.yaml", "set-resource", "set-resources")])
-    assert "set-resource in slurm/mine/config.yaml, which Snakemake passes over" in said
+    assert "set-resource in slurm/mine/config.yaml, which Snakemake silently ignores" in said
     assert "write set-resources instead" in said
 
 

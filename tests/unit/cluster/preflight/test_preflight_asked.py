@@ -48,7 +48,7 @@ def test_other_gpus_than_the_rule_wants(found):
     said = found(asked.set_by_rules, *more, fewer)
     assert "found: GPUs: the rule wants 1 x H200, the job asks for 4 x H200: gate, measure_cell\n" in said
     assert "found: GPUs: the rule wants 2 x H200, the job asks for 1 x H200: train_model\n" in said
-    assert "Numbers are devices, nodes and cores_per_job in the config" in said
+    assert "Use devices, nodes and cores_per_job in the config" in said
 
 
 def test_another_model_than_that_of_the_sweep(found):
@@ -134,10 +134,7 @@ def test_a_partition_that_does_not_take_the_job(found):
     beyond = replace(gpu_job(slurm_partition="ice-cpu"), misfit=True)
     said = found(asked.partition, bare, beyond, gpu_job("gate"), replace(cpu_job("plot"), line=""))
     assert "found: no partition: tabulate\n" in said
-    assert (
-        "found: partition ice-cpu, which does not take the job by its limits in the file: measure_cell\n"
-        in said
-    )
+    assert "found: partition ice-cpu, whose limits in the file the job exceeds: measure_cell\n" in said
     assert said.count("found:") == 2
 
 
@@ -218,8 +215,8 @@ def test_a_signal_that_a_training_hears(found, value):
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("B:TERM@120", "which ends the batch shell and with it the job"),
-        ("RB:15@5", "which ends the batch shell and with it the job"),
+        ("B:TERM@120", "which ends the batch shell and so the job"),
+        ("RB:15@5", "which ends the batch shell and so the job"),
         ("USR1@60", "which ends a training at once"),
         ("R:10", "which ends a training at once"),
     ],
@@ -243,4 +240,4 @@ def test_variables_that_sbatch_takes_as_options(found, monkeypatch, name, change
     assert name in login_node.look().variables
     said = found(asked.shell, gpu_job(), node=replace(NODE, variables=(name,)))
     assert (f"found: {name} in the shell" in said) == changes
-    assert (f"unset {name}; put what you mean by it into the profile" in said) == changes
+    assert (f"unset {name}; use the profile instead" in said) == changes

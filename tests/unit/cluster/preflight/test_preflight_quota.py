@@ -93,7 +93,7 @@ def test_files_are_those_of_the_quota(lfs, site):
     lfs(f"{HEAD}/scratch 0 0 0 - 1999000 0 2000000 -\n")
     assert found(storage.file_count, site, 1000) == ""
     said = found(storage.file_count, site, 1001)
-    assert f"1,999,000 files in {site.scratch.folder}, 1,001 files to come" in said
+    assert f"1,999,000 files in {site.scratch.folder}, and 1,001 new ones" in said
     assert "expected: at most 2,000,000 files" in said
     assert "--config data_form=packed" in said
 
@@ -112,7 +112,7 @@ def test_without_a_quota_files_are_counted(lfs, site, said, status):
     assert found(storage.space, site) == ""
     assert found(storage.file_count, site, 1000) == ""
     said = found(storage.file_count, site, 1001)
-    assert f"0 files in {site.scratch.folder}, 1,001 files to come\n  expected: at most 1,000 files" in said
+    assert f"0 files in {site.scratch.folder}, and 1,001 new ones\n  expected: at most 1,000 files" in said
 
 
 def test_without_the_command(site, tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def test_the_sites_that_ship():
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("qos:\n", "qos: [\n", "a file of YAML"),
+        ("qos:\n", "qos: [\n", "a YAML file"),
         ("qos:\n", "qos: {}\nqos:\n", "key 'qos' twice in"),
         ("name: PACE ICE\n", "", "no 'name' in"),
         ("name: PACE ICE\n", "name: x\nmodule: x\n", "key 'module' in"),

@@ -14,7 +14,7 @@ from gpufeed.cluster.preflight import login_node, software_checks
 
 def test_inside_of_an_allocation(found):
     said = found(software_checks.login_node, node=replace(NODE, inside_job="42"))
-    assert "inside of Slurm's job 42" in said
+    assert "inside of Slurm job 42" in said
 
 
 def test_a_profile_with_a_key_twice(found, tmp_path):
@@ -39,7 +39,7 @@ def test_squeue_that_forgets_jobs_before_snakemake_asks(found):
 def test_v100_with_cuda_13(found):
     node = replace(NODE, cuda="13.0", architectures=CUDA13)
     said = found(software_checks.stack, gpu_job(model="V100"), node=node)
-    assert "GPU V100 (compute capability 7.0) with CUDA 13.0: torch has code for sm_75" in said
+    assert "GPU V100 (compute capability 7.0) with CUDA 13.0: torch has code only for sm_75" in said
     assert "make setup CUDA=12, or another sweep_gpu_model: RTX_6000, A40, A100, H100, H200, L40S" in said
     assert found(software_checks.stack, gpu_job(model="V100")) == ""  # CUDA 12.8 has sm_70
 
@@ -52,7 +52,7 @@ def test_v100_with_an_image_or_with_conda_has_the_cuda_12_stack_whatever_this_py
 
 def test_torch_without_cuda_or_no_torch(found):
     said = found(software_checks.stack, gpu_job(), node=replace(NODE, cuda="", architectures=()))
-    assert "GPU H200 (compute capability 9.0) with CUDA none: torch has code for no GPU alone" in said
+    assert "GPU H200 (compute capability 9.0) with CUDA none: torch has code only for no GPU" in said
     node = replace(NODE, cuda=None, no_torch="ModuleNotFoundError: No module named 'torch'")
     assert found(software_checks.stack, gpu_job(), node=node) == ""
     assert "torch does not start: ModuleNotFoundError" in found(software_checks.environment, node=node)

@@ -93,7 +93,7 @@ def test_too_many_files_for_scratch(found, site):
     for number in range(400):
         (site.scratch.folder / f"{number}.txt").touch()
     said = found(storage.file_count, config=images(601), datasets=["made"])
-    assert f"400 files in {site.scratch.folder}, 601 files to come" in said
+    assert f"400 files in {site.scratch.folder}, and 601 new ones" in said
     assert "at most 1,000 files" in said
     assert "--config data_form=packed" in said
     assert found(storage.file_count, config=images(600), datasets=["made"]) == ""
@@ -101,13 +101,13 @@ def test_too_many_files_for_scratch(found, site):
     copies["sources"]["made"] |= {"copies": 3, "times": 7}  # the latter are rows alone
     assert found(storage.file_count, config=copies, datasets=["made"]) == ""
     copies["sources"]["made"]["copies"] = 5  # of the images to train on
-    assert ", 733 files to come" in found(storage.file_count, config=copies, datasets=["made"])
+    assert ", and 733 new ones" in found(storage.file_count, config=copies, datasets=["made"])
     packed = images(600) | {"data_form": "packed"}
     assert found(storage.file_count, config=packed, datasets=["made"]) == ""
     for number in range(598):
         (site.scratch.folder / f"more-{number}.txt").touch()
     said = found(storage.file_count, config=packed, datasets=["made"])
-    assert f"998 files in {site.scratch.folder}, 3 files to come" in said
+    assert f"998 files in {site.scratch.folder}, and 3 new ones" in said
     assert "data_form" not in said
 
 
@@ -150,7 +150,7 @@ def test_data_that_nobody_can_reach(found, site, tmp_path):
     ]
     config = {"sources": {"made": {"files": files}}, "archives": [str(archives)]}
     said = found(storage.data, config=config, datasets=["made"])
-    assert "found: lost.tar of made: neither here nor reachable" in said
+    assert "found: lost.tar of made: neither here nor downloadable" in said
     manifest = site.scratch.folder / "data/made/manifest.parquet"
     manifest.parent.mkdir(parents=True)
     manifest.touch()  # prepared already: nothing has to be reached
@@ -171,9 +171,9 @@ def test_archives_of_another_user(found, tmp_path, monkeypatch):
     files = [{"name": "a.tar", "urls": [f"file://{theirs}/a.tar"]}]
     config = {"sources": {"made": {"files": files}}, "archives": [str(theirs), str(tmp_path)]}
     said = found(storage.data, config=config, datasets=["made"])
-    assert f"found: {theirs} in archives of the config, not readable to you\n" in said
-    assert "take them out of archives" in said
-    assert "a.tar of made: neither here nor reachable" in said
+    assert f"found: {theirs} in archives of the config, which you may not read\n" in said
+    assert "remove them from archives" in said
+    assert "a.tar of made: neither here nor downloadable" in said
     assert storage.existing(theirs / "data") == theirs
     assert found(storage.data, config={"archives": [str(theirs)]}) == ""  # nothing to prepare
     below = {"data": str(theirs / "data"), "archives": [str(tmp_path / "none")]}
@@ -183,8 +183,8 @@ def test_archives_of_another_user(found, tmp_path, monkeypatch):
 def test_an_archive_that_is_not_here_and_has_no_address(found):
     files = [{"name": "only.zip", "sha256": "0" * 64}]
     said = found(storage.data, config={"sources": {"made": {"files": files}}}, datasets=["made"])
-    assert "only.zip of made: neither here nor reachable" in said
-    assert "expected: the files, which have no address" in said
+    assert "only.zip of made: neither here nor downloadable" in said
+    assert "expected: the files, which have no URL" in said
 
 
 def test_a_folder_of_images_that_is_not_here(found, site, tmp_path):
@@ -195,6 +195,6 @@ def test_a_folder_of_images_that_is_not_here(found, site, tmp_path):
     for number in range(site.scratch.files + 1):
         (tmp_path / f"own/a/{number}.jpg").touch()
     assert found(storage.data, config=config, datasets=["own"]) == ""
-    assert f"{site.scratch.files + 1:,} files to come" in found(
+    assert f"{site.scratch.files + 1:,} new ones" in found(
         storage.file_count, config=config, datasets=["own"]
     )

@@ -265,7 +265,7 @@ def test_cells_and_settings_with_defaults():
         ({}, "no 'blocks' in experiments.tiny.ceilings"),
         ({"blocks": ["five"]}, "block 'five' in experiments.tiny.ceilings.blocks"),
         ({"blocks": ["two"]}, "no cell but ceilings"),
-        ({"blocks": ["one", "three"]}, "the trainer fastai has no step of its own"),
+        ({"blocks": ["one", "three"]}, "trainer fastai has no separate step"),
         ({"blocks": ["four"]}, "the trainer lightning"),
         ({"blocks": ["one"], "pairs": 5}, "experiments.tiny.ceilings.pairs: 5"),
         ({"blocks": ["one"], "least_s": 0}, "experiments.tiny.ceilings.least_s: 0"),

@@ -111,7 +111,7 @@ def test_jobs_have_cores_of_their_own_and_no_more_than_they_have_reserved(lease_
         assert found[0] != found[1]
         third = make(3, more="cores=1, shares=2", then=then)
         assert json.loads(third.process.stdout.readline()) == ALLOWED
-        assert "other jobs have the 2 shares of the cores" in third.log()
+        assert "other jobs hold the 2 shares of the cores" in third.log()
     finally:
         next(takers, None)
 

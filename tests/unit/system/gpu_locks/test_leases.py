@@ -184,7 +184,7 @@ os._exit(0)
 
 def test_more_than_there_are_is_refused_at_once(here, lease_folder, monkeypatch):
     lease = here(1, count=2)
-    assert lease.refused == "The job asks for 2 GPUs, and this node has 1 whole one."
+    assert lease.refused == "The job asks for 2 GPUs, and this node has 1 whole GPU."
     for name in ("auto", "cuda"):
         with pytest.raises(Skip, match="asks for 2 GPUs"):
             devices.resolve_device(name)
@@ -227,7 +227,7 @@ def test_a_taken_gpu_that_torch_cannot_use_is_no_cpu(here, monkeypatch, built, r
 def test_the_refusal_tells_what_a_mask_leaves(here, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     assert here(4, count=3).refused.endswith(
-        "asks for 3 GPUs, and this node has 4 whole ones, of which CUDA_VISIBLE_DEVICES=3,1 leaves it 2."
+        "asks for 3 GPUs, and this node has 4 whole GPUs, of which CUDA_VISIBLE_DEVICES=3,1 leaves it 2."
     )
 
 

@@ -173,9 +173,9 @@ def test_more_gpus_than_the_node_has_is_a_skip(monkeypatch):
     require_devices(1, cpu, "auto")
     require_devices(3, cpu, "cpu")
     require_devices(2, cuda, "auto")
-    with pytest.raises(Skip, match="trains on 4 GPUs, and this node shows 2"):
+    with pytest.raises(Skip, match="trains on 4 GPUs, and this process sees 2"):
         require_devices(4, cuda, "cuda")
-    with pytest.raises(Skip, match="trains on 2 GPUs, and this node shows 0"):
+    with pytest.raises(Skip, match="trains on 2 GPUs, and this process sees 0"):
         require_devices(2, cpu, "auto")
 
 
@@ -184,7 +184,7 @@ def test_more_gpus_than_the_node_has_is_a_skip(monkeypatch):
     [
         ({"trainer": "plain"}, "trainer plain trains on one device"),
         ({"trainer": "fastai"}, "trainer fastai trains on one device"),
-        ({"trainer": "lightning", "device": "mps"}, "several devices are GPUs with CUDA"),
+        ({"trainer": "lightning", "device": "mps"}, "several devices must be CUDA GPUs"),
         ({"trainer": "lightning"}, None),
         ({"trainer": "lightning", "device": "cpu"}, None),
     ],

@@ -237,7 +237,7 @@ def test_a_node_takes_gpus_of_its_own_unless_the_starter_has_taken_them(monkeypa
     [
         ({"trainer": "lightning"}, None),
         ({}, "trainer plain trains on one device, so devices and nodes must be 1"),
-        ({"trainer": "lightning", "device": "mps"}, "several devices are GPUs with CUDA"),
+        ({"trainer": "lightning", "device": "mps"}, "several devices must be CUDA GPUs"),
     ],
 )
 def test_several_nodes_are_for_lightning(axes, sentence):

@@ -170,7 +170,7 @@ def test_what_it_cannot_do_is_told(tmp_path):
     [
         ({"trainer": "fastai", "cuda_graphs": True}, "trainer fastai calls Python between the parts"),
         ({"trainer": "fastai", "precision": "bf16", "device": "cpu"}, "trainer fastai has bf16 on CUDA"),
-        ({"loader": "fastai", "workers": 2, "persistent_workers": True}, "fastai starts its workers anew"),
+        ({"loader": "fastai", "workers": 2, "persistent_workers": True}, "fastai starts new workers"),
         ({"trainer": "fastai"}, None),
         ({"trainer": "fastai", "loader": "fastai", "workers": 2, "device": "cpu"}, None),
     ],

@@ -12,7 +12,7 @@ NOTHING, REGRESSED, REFUSED = 0, 1, 2  # exit codes: no regression, one is shown
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     found = argparse.ArgumentParser(
         prog="python -m gpufeed.compare",
         description="Compares the images/s of two runs, cell by cell, regressions first: A is the new one, B "
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code."""
+    """Run the command line and return its exit code."""
     command = parser()
     asked = command.parse_args(arguments)
     if not asked.across and len(asked.folders) != 2:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def one_against_one(asked: argparse.Namespace) -> int:
-    """A against B: prints and writes what was found; returns the exit code."""
+    """Return a against B: prints and writes what was found; returns the exit code."""
     from gpufeed.report import comparison, comparison_text  # pandas, for which --help need not wait
     from gpufeed.report.comparison import read_side
 
@@ -97,7 +97,7 @@ def only(records, experiments: Sequence[str], folder: str):
 
 
 def say(asked: argparse.Namespace, text: str, markdown: str, rows) -> None:
-    """Prints the text, and writes the files that were asked for, each whole or not at all."""
+    """Print the text, and write the files that were asked for, each whole or not at all."""
     from gpufeed.core.file_writes import write_whole
 
     if asked.markdown:

@@ -17,7 +17,7 @@ ALL, SOME, NONE = 0, 1, 2  # exit codes: every file has a prediction, some have 
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     found = argparse.ArgumentParser(
         prog="python -m gpufeed.predict",
         description="The most probable classes of image files, by a model that rule train_model or "
@@ -46,14 +46,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def at_least_one(text: str) -> int:
-    """A whole number of 1 or more; raises ArgumentTypeError for anything else."""
+    """Return a whole number of 1 or more; raise ArgumentTypeError for anything else."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"found: {text}; expected: a whole number of 1 or more")
     return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code."""
+    """Run the command line and return its exit code."""
     asked = parser().parse_args(arguments)
     warnings.simplefilter("ignore")  # Pillow's, on files that it reads all the same
     try:

@@ -24,7 +24,7 @@ def lacking():
 
 
 def main(arguments=None):
-    """Runs the command line and returns its exit code."""
+    """Run the command line and return its exit code."""
     if found := lacking():
         print(found, file=sys.stderr)
         return 2

@@ -38,7 +38,7 @@ FULL_ERROR = "HYDRA_FULL_ERROR"  # with it Hydra raises its errors instead of pr
 
 
 def main(work: Callable[[Composed, str], None] | None = None) -> int:
-    """Runs the command line in sys.argv and returns its exit code. work: what trains; None trains.
+    """Run the command line in sys.argv and return its exit code. work: what trains; None trains.
 
     Of several runs (--multirun) each has its turn, whatever became of the others.
     """
@@ -98,14 +98,14 @@ def offered() -> int:
 
 
 def composed(config: DictConfig) -> Composed:
-    """What Hydra composed for this run."""
+    """Return what Hydra composed for this run."""
     about = HydraConfig.get()
     values = OmegaConf.to_container(config, resolve=True)
     return from_hydra(values, about.runtime.choices, about.overrides.task)
 
 
 def train(found: Composed, folder: str) -> None:
-    """Trains into the run's folder."""
+    """Train into the run's folder."""
     cores = found.values.get("cores")  # checked later, by what imports torch, which counts them
     with on_cores(cores) if isinstance(cores, int) else nullcontext():
         from gpufeed.cli.standalone_training import train_by_hand  # for torch --help need not wait
@@ -125,7 +125,9 @@ def say(error: Exception) -> None:
 
 
 def of_files(error: Exception) -> bool:
-    """Whether the file system is what stopped it: a file in a folder's place, no permission, a full disk."""
+    """Return whether the file system is what stopped it: a file in a folder's place, no permission, a full
+    disk.
+    """
     full = (errno.ENOSPC, errno.EDQUOT)
     return isinstance(error, OSError) and (error.filename is not None or error.errno in full)
 

@@ -71,12 +71,14 @@ def advise(
 
 
 def is_gain(rate: Mapping[str, float], today: Mapping[str, float] | None) -> bool:
-    """Whether a predicted rate is worth a change: intervals that do not meet, and MATTERS between medians."""
+    """Return whether a predicted rate is worth a change: intervals that do not meet, and MATTERS between
+    medians.
+    """
     return today is None or (rate["low"] > today["high"] and rate["median"] >= MATTERS * today["median"])
 
 
 def compute_rate(probe: Mapping[str, Any]) -> float:
-    """Images a second of the training alone."""
+    """Return the images a second of the training alone."""
     rounds = probe["compute"]["rounds"]
     return sum(one["images"] for one in rounds) / sum(one["seconds"] for one in rounds)
 

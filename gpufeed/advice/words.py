@@ -36,7 +36,7 @@ def lines(advice: Mapping[str, Any], measured: Mapping[str, float] | None = None
 
 
 def state(advice: Mapping[str, Any], measured: Mapping[str, float]) -> str:
-    """How much of the time today's pipeline loses, and to what."""
+    """Return how much of the time today's pipeline loses, and to what."""
     limit, today = advice["compute_images_per_s"], measured.get(advice["of"])
     if limit is None:
         return "What you do today could not be probed here, so no gain over it is known."
@@ -53,7 +53,7 @@ def state(advice: Mapping[str, Any], measured: Mapping[str, float]) -> str:
 
 
 def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator[str]:
-    """What to do, with its rate; once the candidates are measured by what was measured."""
+    """Yield what to do, with its rate; once the candidates are measured by what was measured."""
     today = measured.get(advice["of"])
     chosen = [one for one in advice["candidates"] if one["chosen"]]
     seen = [one for one in chosen if one["cell_id"] in measured]
@@ -98,7 +98,7 @@ def number(rate: float) -> str:
 
 
 def unable(advice: Mapping[str, Any]) -> Iterator[str]:
-    """The candidates that this machine cannot run, those with the same reason together."""
+    """Yield the candidates that this machine cannot run, those with the same reason together."""
     reasons: dict[str, list[str]] = {}
     for one in advice["candidates"]:
         if one["sentence"]:

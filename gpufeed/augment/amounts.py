@@ -33,7 +33,7 @@ NOISE_TAG = 1  # the fourth word of the noise's counter, so that other noise can
 
 
 def check(options: dict[str, Any]) -> None:
-    """Raises GpufeedError for an amount out of its bounds or an unknown dtype."""
+    """Raise GpufeedError for an amount out of its bounds or an unknown dtype."""
     check_crop_flip(options)
     for name, largest in LARGEST.items():
         value = options.get(name, 0)
@@ -45,11 +45,13 @@ def check(options: dict[str, Any]) -> None:
 
 
 def pepper_and_salt(probability: float) -> tuple[int, int]:
-    """How many of the 2**32 values of a random word give pepper (the lowest) and salt (the highest)."""
+    """Return how many of the 2**32 values of a random word give pepper (the lowest) and salt (the
+    highest).
+    """
     both = round(probability * 2**32)
     return both // 2, both - both // 2
 
 
 def signed(word: int) -> int:
-    """The int32 with the bits of a 32-bit word: kernels take arguments of one type for all values."""
+    """Return the int32 with the bits of a 32-bit word: kernels take arguments of one type for all values."""
     return word - 2**32 if word >= 2**31 else word

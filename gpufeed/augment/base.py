@@ -27,7 +27,7 @@ class Augment(ABC):
         self.options = {**self.defaults, **options}
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of what comes of an image of (height, width) pixels."""
+        """Return the height and width of what comes of an image of (height, width) pixels."""
         return height, width
 
 
@@ -47,7 +47,7 @@ class DeviceAugment(Augment):
         self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
-        """uint8 (N, H, W, 3) to float32 (N, 3, H, W), (pixel / 255 - mean) / std.
+        """Return uint8 (N, H, W, 3) to float32 (N, 3, H, W), (pixel / 255 - mean) / std.
 
         The result keeps the order of the bytes in memory, which for (N, 3, H, W) is channels_last.
         """
@@ -55,7 +55,7 @@ class DeviceAugment(Augment):
         return images.permute(0, 3, 1, 2).to(torch.float32).mul(scale).add_(shift)
 
     def _scale_and_shift(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """1 / (255 std) and -mean / std, float32 (3, 1, 1)."""
+        """Return 1 / (255 std) and -mean / std, float32 (3, 1, 1)."""
         if device not in self._constants:
             scale = [1 / (255 * std) for std in self.std]
             shift = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
@@ -64,7 +64,9 @@ class DeviceAugment(Augment):
 
 
 def channels(values: list[float], device: torch.device) -> torch.Tensor:
-    """float32 (3, 1, 1) on the device, filled there: torch.tensor would copy, and wait for the copy."""
+    """Return float32 (3, 1, 1) on the device, filled there: torch.tensor would copy, and wait for the
+    copy.
+    """
     return torch.stack([torch.full((1, 1), value, device=device) for value in values])
 
 
@@ -72,7 +74,7 @@ CROP_FLIP_DEFAULTS = {"crop_padding": 4, "flip_probability": 0.5}
 
 
 def check_crop_flip(options: dict[str, Any]) -> None:
-    """Raises GpufeedError unless crop_padding is a whole number >= 0 and flip_probability is in 0..1."""
+    """Raise GpufeedError unless crop_padding is a whole number >= 0 and flip_probability is in 0..1."""
     padding, probability = options["crop_padding"], options["flip_probability"]
     if not isinstance(padding, int) or isinstance(padding, bool) or padding < 0:
         raise GpufeedError(
@@ -85,7 +87,7 @@ def check_crop_flip(options: dict[str, Any]) -> None:
 
 
 def check_batch(images: torch.Tensor, ids: torch.Tensor) -> None:
-    """Raises GpufeedError unless images is uint8 (N, H, W, 3) and ids int64 (N,) beside it, with N > 0."""
+    """Raise GpufeedError unless images is uint8 (N, H, W, 3) and ids int64 (N,) beside it, with N > 0."""
     if images.dtype != torch.uint8:
         raise GpufeedError(
             f"images of {images.dtype}", "torch.uint8", "give the decoded pixels, before they are normalised"
@@ -113,7 +115,7 @@ def check_batch(images: torch.Tensor, ids: torch.Tensor) -> None:
 
 
 def check_addresses(*tensors: torch.Tensor) -> None:
-    """Raises GpufeedError unless each tensor lies on the current CUDA device, without gaps, row by row."""
+    """Raise GpufeedError unless each tensor lies on the current CUDA device, without gaps, row by row."""
     for tensor in tensors:
         if tensor.device.type != "cuda":
             raise GpufeedError(
@@ -134,7 +136,7 @@ def check_addresses(*tensors: torch.Tensor) -> None:
 
 
 def require_cuda(name: str) -> None:
-    """Raises Skip on a node without a CUDA GPU."""
+    """Raise Skip on a node without a CUDA GPU."""
     if not torch.cuda.is_available():
         raise Skip(
             f"Augment {name} runs kernels of its own on a CUDA GPU, and torch {torch.__version__} finds none "

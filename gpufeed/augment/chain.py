@@ -38,12 +38,12 @@ EXCHANGES = ("dlpack", "host")
 
 
 def check_exchange(name: object) -> None:
-    """Raises GpufeedError unless `name` is one of EXCHANGES."""
+    """Raise GpufeedError unless `name` is one of EXCHANGES."""
     require_known("exchange", name, EXCHANGES, where="config/hydra/augment")
 
 
 def torch_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
-    """The CuPy array at the same address. Raises GpufeedError for a tensor on the CPU or with gaps.
+    """Return the CuPy array at the same address. Raises GpufeedError for a tensor on the CPU or with gaps.
 
     The capsule is asked for without a stream, since both sides run on torch's current one.
     """
@@ -52,7 +52,7 @@ def torch_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
 
 
 def cupy_to_torch(array: cupy.ndarray) -> torch.Tensor:
-    """The tensor at the same address."""
+    """Return the tensor at the same address."""
     with on_stream():
         return torch.from_dlpack(array)
 
@@ -63,18 +63,18 @@ def _cupy_stream(stream: torch.cuda.Stream) -> cupy.cuda.Stream:
 
 
 def on_stream() -> cupy.cuda.Stream:
-    """A context in which CuPy uses torch's current stream."""
+    """Return a context in which CuPy uses torch's current stream."""
     return _cupy_stream(torch.cuda.current_stream())
 
 
 def host_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
-    """A CuPy array with the tensor's values, brought over the host; torch types that numpy has."""
+    """Return a CuPy array with the tensor's values, brought over the host; torch types that numpy has."""
     with on_stream():
         return cupy.asarray(tensor.cpu().numpy())
 
 
 def host_to_torch(array: cupy.ndarray, device: torch.device) -> torch.Tensor:
-    """A tensor on the device with the array's values, brought over the host."""
+    """Return a tensor on the device with the array's values, brought over the host."""
     with on_stream():
         return torch.from_numpy(cupy.asnumpy(array)).to(device)
 
@@ -91,14 +91,14 @@ def _numba_stream(stream: torch.cuda.Stream) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _configured(kernel: Any, grid: tuple[int, ...], block: int, stream: torch.cuda.Stream) -> Any:
-    """The kernel ready to be launched: Numba looks things up anew for each stream object and grid."""
+    """Return the kernel ready to be launched: Numba looks things up anew for each stream object and grid."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Grid size")  # small batches have small grids
         return kernel[grid, block, _numba_stream(stream)]
 
 
 def launch(kernel: Any, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
-    """Starts a Numba kernel on torch's current stream; tensors among the arguments go by DLPack."""
+    """Start a Numba kernel on torch's current stream; tensors among the arguments go by DLPack."""
     # -1: no stream to wait for, since both sides run on the same one
     views = [
         StridedMemoryView.from_dlpack(argument, stream_ptr=-1)
@@ -186,7 +186,7 @@ def gpu_normalize_images(
     std: Sequence[float],
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """(value / 255 - mean) / std by CuPy. images: uint8 or float32 (N, H, W, 3), values in 0..255.
+    """Return (value / 255 - mean) / std by CuPy. images: uint8 or float32 (N, H, W, 3), values in 0..255.
 
     Returns (N, 3, H, W), channels_last, of float32, float16 or bfloat16. Raises GpufeedError for other
     types, for tensors that are not on the current device, not contiguous or empty.
@@ -217,7 +217,7 @@ def gpu_normalize_images(
 
 
 def check_shape(images: torch.Tensor) -> None:
-    """Raises GpufeedError unless images are (N, H, W, 3), with N > 0."""
+    """Raise GpufeedError unless images are (N, H, W, 3), with N > 0."""
     if images.ndim != 4 or images.shape[3] != 3 or 0 in images.shape:
         raise GpufeedError(
             f"images of shape {tuple(images.shape)}",
@@ -232,7 +232,7 @@ class ChainAugment(DeviceAugment):
     defaults: ClassVar[dict[str, Any]] = {**amounts.DEFAULTS, "exchange": "dlpack"}
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
-        """Raises Skip without a CUDA GPU."""
+        """Raise Skip without a CUDA GPU."""
         super().__init__(mean, std, seed, options)
         amounts.check(self.options)
         check_exchange(self.options["exchange"])
@@ -250,7 +250,9 @@ class ChainAugment(DeviceAugment):
     def _through_host(
         self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        """The same pixels, with the batch brought to CuPy and the result back to torch over the host."""
+        """Return the same pixels, with the batch brought to CuPy and the result back to torch over
+        the host.
+        """
         check_batch(images, ids)
         check_addresses(images, ids)
         ours = host_to_cupy(images)
@@ -262,7 +264,7 @@ class ChainAugment(DeviceAugment):
     def preprocess_batch(
         self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        """All steps whose amount is not 0, one after the other, on torch's current stream."""
+        """Return all steps whose amount is not 0, one after the other, on torch's current stream."""
         check_batch(images, ids)
         check_addresses(images, ids)
         n, height, width = images.shape[:3]
@@ -309,7 +311,7 @@ class ChainAugment(DeviceAugment):
         )
 
     def _moves(self) -> bool:
-        """Whether there is anything to do between decoding and normalisation."""
+        """Return whether there is anything to do between decoding and normalisation."""
         steps = (
             "crop_padding",
             "flip_probability",
@@ -321,7 +323,9 @@ class ChainAugment(DeviceAugment):
         return any(self.options[step] for step in steps)
 
     def draw(self, ids: torch.Tensor, when: torch.Tensor) -> torch.Tensor:
-        """What is drawn for each sample, float32 (7, N): see draw_kernel. when: the epoch, int64 (1,)."""
+        """Return what is drawn for each sample, float32 (7, N): see draw_kernel. when: the epoch,
+        int64 (1,).
+        """
         options = self.options
         drawn = torch.empty((7, len(ids)), dtype=torch.float32, device=ids.device)
         sizes = [np.float32(options[name]) for name in ("rotate_degrees", "brightness", "contrast")]

@@ -77,7 +77,7 @@ class DaliAugment(Augment):
         return {}
 
     def graph(self, images: DataNode, values: Mapping[str, DataNode]) -> DataNode:
-        """uint8 (H, W, 3) to float32 (3, H, W); values: the nodes that bring `inputs`."""
+        """Return uint8 (H, W, 3) to float32 (3, H, W); values: the nodes that bring `inputs`."""
         from nvidia.dali import fn, types
 
         from gpufeed.decoders.dali_pipeline import stretched
@@ -131,11 +131,13 @@ class DaliCrops:
         }
 
     def part(self, values: Mapping[str, DataNode]) -> dict[str, DataNode]:
-        """Where the part of an image is that is decoded; nothing in evaluation, which takes all of it."""
+        """Return where the part of an image is that is decoded; nothing in evaluation, which takes
+        all of it.
+        """
         return {name: values[name] for name in (START, SHAPE) if name in values}
 
     def graph(self, images: DataNode, values: Mapping[str, DataNode]) -> DataNode:
-        """The parts as decoded, uint8 (H, W, 3), to samples; values: the nodes that bring `inputs`."""
+        """Return the parts as decoded, uint8 (H, W, 3), to samples; values: the nodes that bring `inputs`."""
         from nvidia.dali import fn
 
         from gpufeed.decoders.dali_pipeline import stretched
@@ -147,7 +149,7 @@ class DaliCrops:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raises GpufeedError for a size that is no side of an image, and for an amount out of its range."""
+    """Raise GpufeedError for a size that is no side of an image, and for an amount out of its range."""
     size = options["size"]
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
         raise GpufeedError(

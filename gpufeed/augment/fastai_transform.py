@@ -56,12 +56,12 @@ class GPUPipelineTransform(Transform):
         return super().__call__(batch, **more)
 
     def encodes(self, x: Pixels) -> torch.Tensor:
-        """The augmented images, float (N, 3, H, W)."""
+        """Return the augmented images, float (N, 3, H, W)."""
         self.batches += 1
         return self.augment(x.images, x.ids, x.epoch)
 
     def encodes(self, x: TensorImage) -> TensorImage:  # noqa: F811 - fastai chooses one by its type
-        """The augmented images, float (N, 3, H, W), 0..1; x: uint8 or float 0..1, (N, 3, H, W)."""
+        """Return the augmented images, float (N, 3, H, W), 0..1; x: uint8 or float 0..1, (N, 3, H, W)."""
         if x.ndim != 4 or x.shape[1] != 3:
             raise GpufeedError(
                 f"images of shape {tuple(x.shape)} in GPUPipelineTransform",
@@ -77,7 +77,9 @@ class GPUPipelineTransform(Transform):
         return TensorImage(self.as_it_came(self.augment(pixels, ids, 0)))
 
     def as_it_came(self, images: torch.Tensor) -> torch.Tensor:
-        """Images without an augment's normalisation, which images of the other split would lack."""
+        """Return the images without an augment's normalisation, which images of the other split would
+        lack.
+        """
         mean, std = getattr(self.augment, "mean", None), getattr(self.augment, "std", None)
         if mean is None or std is None:
             return images
@@ -85,7 +87,7 @@ class GPUPipelineTransform(Transform):
 
 
 def check_trial(parts: tuple) -> None:
-    """Raises GpufeedError for a batch of no split; of one sample it is fastai's trial of a Pipeline."""
+    """Raise GpufeedError for a batch of no split; of one sample it is fastai's trial of a Pipeline."""
     if isinstance(parts[0], torch.Tensor) and parts[0].ndim and len(parts[0]) > 1:
         raise GpufeedError(
             "a batch of a dataset without `split_idx`, on which fastai runs no transform of one split",
@@ -95,7 +97,7 @@ def check_trial(parts: tuple) -> None:
 
 
 def check_types(parts: tuple) -> None:
-    """Raises GpufeedError for a batch that has no images, or labels that would have to move with them."""
+    """Raise GpufeedError for a batch that has no images, or labels that would have to move with them."""
     names = ", ".join(type(part).__name__ for part in parts)
     if not any(isinstance(part, Pixels | TensorImage) for part in parts):
         raise GpufeedError(

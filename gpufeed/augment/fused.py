@@ -365,7 +365,7 @@ class FusedAugment(DeviceAugment):
     gathers = True
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
-        """Raises Skip without a CUDA GPU, unless Triton interprets its kernels on the CPU."""
+        """Raise Skip without a CUDA GPU, unless Triton interprets its kernels on the CPU."""
         super().__init__(mean, std, seed, options)
         amounts.check(self.options)
         if not jit_toolchain.interpreted():
@@ -454,7 +454,9 @@ class FusedAugment(DeviceAugment):
 
 
 def tiles_each(tiles: int, images: int) -> int:
-    """How many of an image's tiles one program handles: a power of two, since each is a compilation."""
+    """Return how many of an image's tiles one program handles: a power of two, since each is a
+    compilation.
+    """
     each = 1
     while each < tiles and tiles * images >= 2 * each * PROGRAMS:
         each *= 2

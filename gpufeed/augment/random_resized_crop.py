@@ -103,7 +103,7 @@ class Windows:
         return torch.from_numpy(found.astype(np.int32))
 
     def __iter__(self) -> Iterator[Window]:
-        """Each of them, on the host."""
+        """Return each of them, on the host."""
         return map(Window, *(values.tolist() for values in vars(self).values()))
 
 

@@ -51,7 +51,8 @@ def prepare(device: torch.device, size: int) -> None:
 def resample(
     images: Sequence[torch.Tensor] | Ragged, windows: Windows, size: int, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """One window of each image, uint8 (N, size, size, 3), on the images' device and its current stream.
+    """Return one window of each image, uint8 (N, size, size, 3), on the images' device and its current
+    stream.
 
     images: uint8 (H, W, 3) with any strides: planes are given as planes.permute(1, 2, 0), without a copy.
     Memory that is not torch's own must stay until the stream is done.
@@ -118,14 +119,14 @@ def checked(images: Sequence[torch.Tensor] | Ragged) -> tuple[torch.device, int]
 
 
 def interleaved(images: Sequence[torch.Tensor] | Ragged) -> bool:
-    """Whether the pixels of all rows are three bytes each, without gaps."""
+    """Return whether the pixels of all rows are three bytes each, without gaps."""
     if isinstance(images, Ragged):
         return not images.planar
     return all(image.stride()[1:] == (3, 1) for image in images)
 
 
 def source_fields(images: Sequence[torch.Tensor] | Ragged) -> Fields:
-    """int64 (6, N): address, strides of rows, columns and channels in bytes, height, width."""
+    """Return int64 (6, N): address, strides of rows, columns and channels in bytes, height, width."""
     if not isinstance(images, Ragged):
         return np.array([(i.data_ptr(), *i.stride(), *i.shape[:2]) for i in images]).T
     offsets, heights, widths, *sides = map(
@@ -168,7 +169,7 @@ def check_parts(images: Ragged, needed: torch.Tensor) -> None:
 
 
 def window_fields(windows: Windows) -> Fields:
-    """int64 (9, N): the fields of windows in order, those of the box as the bits of float64."""
+    """Return int64 (9, N): the fields of windows in order, those of the box as the bits of float64."""
     values = [as_array(value) for value in vars(windows).values()]
     if isinstance(values[0], np.ndarray):
         box = np.stack(values[:4]).astype(np.float64).view(np.int64)
@@ -178,7 +179,7 @@ def window_fields(windows: Windows) -> Fields:
 
 
 def as_array(values: torch.Tensor) -> Fields:
-    """numpy's view of a tensor on the host, the tensor itself elsewhere.
+    """Return numpy's view of a tensor on the host, the tensor itself elsewhere.
 
     For so few numbers numpy keeps the interpreter's lock, which each call of torch gives away and asks for
     again: threads that make batches side by side waited for it longer than they computed.
@@ -187,7 +188,7 @@ def as_array(values: torch.Tensor) -> Fields:
 
 
 def uploaded(table: Fields, device: torch.device) -> torch.Tensor:
-    """The table on the device, which the host does not wait for."""
+    """Return the table on the device, which the host does not wait for."""
     table = torch.from_numpy(np.ascontiguousarray(table)) if isinstance(table, np.ndarray) else table
     return table if table.device == device else table.pin_memory().to(device, non_blocking=True)
 

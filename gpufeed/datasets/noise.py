@@ -1,7 +1,7 @@
-"""Images of random bytes that no file holds: the loading process makes them (Manifest.pixels).
+"""Images of random bytes without files: `Manifest.pixels` makes them in the loading process.
 
-`Manifest.pixels` makes them. The notebook on pipelining makes its images like this, in its Dataset's
-`__getitem__`, since their content does not matter. Here a sample always has the same pixels.
+The notebook on pipelining makes its images like this, in its Dataset's `__getitem__`, since their content
+does not matter. Here a sample always has the same pixels.
 """
 
 from dataclasses import asdict, dataclass, fields

@@ -1,4 +1,4 @@
-"""Images made on the spot: a grating for each class, easy to learn, of any size and number.
+"""Generated images of any size and number: each class is a grating, easy to learn.
 
 Each class has its own orientation, spatial frequency and colour; phase, contrast and noise are random.
 Sample i depends on (seed, i) and the options, not on the samples before it.
@@ -47,9 +47,9 @@ class Options:
 
 
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
-    """Makes the images below `out/images/<train|test>/<class>/` and their manifest; needs no archive.
+    """Make the images below `out/images/<train|test>/<class>/` and their manifest, without an archive.
 
-    Labels go round the classes, so that both splits are balanced. Raises GpufeedError for options that
+    Labels cycle through the classes, so that both splits are balanced. Raises GpufeedError for options that
     are unknown or impossible.
     """
     choice = parse_options(options)
@@ -77,7 +77,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 
 def parse_options(options: dict) -> Options:
-    """The options, checked; raises GpufeedError for one that is unknown or impossible."""
+    """Return the options, checked; raise GpufeedError for one that is unknown or impossible."""
     check_keys(options, {field.name for field in fields(Options)}, "synthetic")
     size = options.get("size", Options.size)
     choice = Options(**{**options, "size": tuple(size) if isinstance(size, list) else size})
@@ -110,11 +110,11 @@ def _impossible(name: str, found: object, expected: str) -> GpufeedError:
 
 
 def grating(index: int, label: int, options: Options) -> np.ndarray:
-    """Sample `index` of class `label`: uint8 (H, W, 3)."""
+    """Return the sample `index` of class `label`: uint8 (H, W, 3)."""
     random = np.random.default_rng([options.seed, index])
     height, width = options.shape
     angle = np.pi * label / options.classes
-    cycles = 3 + 2 * (label % 3)  # across the shorter side, so that all sizes look alike
+    cycles = 3 + 2 * (label % 3)  # over the shorter side, so that images of all sizes look alike
     wave = 2 * np.pi * cycles / min(height, width)
     phase = random.uniform(0, 2 * np.pi)
     rows = np.arange(height, dtype=np.float32)[:, None] * np.float32(wave * np.sin(angle))  # (H, 1)
@@ -127,7 +127,7 @@ def grating(index: int, label: int, options: Options) -> np.ndarray:
 
 
 def encode(pixels: np.ndarray, options: Options) -> bytes:
-    """uint8 (H, W, 3) or (H, W) as a PNG, or as a baseline JPEG, 4:2:0 where it has colour."""
+    """Encode uint8 (H, W, 3) or (H, W) as a PNG or a baseline JPEG, which is 4:2:0 if it has colour."""
     if options.format == "png":
         return png(pixels)
     buffer = io.BytesIO()
@@ -136,7 +136,7 @@ def encode(pixels: np.ndarray, options: Options) -> bytes:
 
 
 class _Moments:
-    """Mean and standard deviation of pixels in 0..1 over many images, a channel each."""
+    """Mean and standard deviation of pixels in 0..1 over many images, per channel."""
 
     def __init__(self):
         self.pixels, self.sum, self.squares = 0, np.zeros(3), np.zeros(3)

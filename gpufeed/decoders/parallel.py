@@ -67,20 +67,24 @@ class Files:
         return np.array(self.shapes, np.int64).prod(axis=1)
 
     def numbers(self, batch: int) -> np.ndarray:
-        """The files of a batch, int64 (batch_size,): beyond the last again from 0."""
+        """Return the files of a batch, int64 (batch_size,): beyond the last again from 0."""
         return np.arange(batch * self.batch_size, (batch + 1) * self.batch_size) % len(self.paths)
 
     def bounds(self, numbers: np.ndarray) -> np.ndarray:
-        """Where the image of each of n files begins in flat memory; last, where all end. int64 (n + 1,)."""
+        """Return where the image of each of n files begins in flat memory; last, where all end. int64 (n +
+        1,).
+        """
         return np.concatenate([[0], np.cumsum(self.lengths[numbers])])
 
     def room(self) -> int:
-        """Bytes of the largest batch, whichever file it begins with."""
+        """Return the bytes of the largest batch, whichever file it begins with."""
         every = self.bounds(np.arange(len(self.paths) + self.batch_size) % len(self.paths))
         return int((every[self.batch_size :] - every[: -self.batch_size]).max())
 
     def images(self, numbers: np.ndarray, flat: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
-        """The images of files in flat memory as views, uint8: one (n, H, W, 3), or a list of (H, W, 3)."""
+        """Return the images of files in flat memory as views, uint8: one (n, H, W, 3), or a list of (H, W,
+        3).
+        """
         if self.sizes is None:
             return flat[: self.bounds(numbers)[-1]].view(-1, self.height, self.width, 3)
         return list(split(flat, [self.shapes[number] for number in numbers]))
@@ -102,18 +106,18 @@ class Bulk(ABC):
 
     @abstractmethod
     def open(self, files: Files) -> None:
-        """Makes ready for these files; replaces those opened before."""
+        """Make ready for these files; replaces those opened before."""
 
     def reads(self) -> list[str]:
-        """Every file that a run may read."""
+        """Return every file that a run may read."""
         return self.files.paths
 
     def let_go(self) -> None:  # noqa: B027 - most have nothing mapped
-        """Lets go of the pages of files that it has mapped, which the kernel would not evict."""
+        """Let go of the pages of files that it has mapped, which the kernel would not evict."""
 
     @abstractmethod
     def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
-        """Decodes `images` files or a few more, whole batches, from the first file on.
+        """Decode `images` files or a few more, whole batches, from the first file on.
 
         Yields uint8 (n, H, W, 3) on the device, or a list of (H, W, 3) for files of several sizes, ready for
         its current stream and valid until the next one is asked for. Raises GpufeedError for a file that
@@ -123,11 +127,11 @@ class Bulk(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """Decoder and version of its library."""
+        """Return the decoder and version of its library."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends processes and threads; safe to call twice."""
+        """End processes and threads; safe to call twice."""
 
     def _drop_slots(self) -> None:
         if self.slots is not None:
@@ -142,7 +146,7 @@ class Bulk(ABC):
 
 
 def open_bulk(decoder: str, cores: int, device: torch.device, core_ids: list[int] | None = None) -> Bulk:
-    """The bulk form of a registered decoder on `cores` cores.
+    """Return the bulk form of a registered decoder on `cores` cores.
 
     core_ids: where its processes run; None leaves them free. Raises Skip if the node lacks what it needs.
     """
@@ -167,13 +171,13 @@ class Slots:
             self.host = torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
     def free(self, slot: int) -> torch.Tensor:
-        """The slot, flat uint8, once the copy from it is over."""
+        """Return the slot, flat uint8, once the copy from it is over."""
         if (event := self.copied[slot]) is not None:
             event.synchronize()  # sync point: the slot is written again
         return self.host[slot]
 
     def deliver(self, slot: int, size: int) -> torch.Tensor:
-        """The first bytes of a slot on the device; the host's own memory if that is the device."""
+        """Return the first bytes of a slot on the device; the host's own memory if that is the device."""
         host = self.host[slot, :size]
         if self.device.type == "cpu":
             return host
@@ -198,7 +202,9 @@ class Slots:
 
 
 def shared_tensor(shape: tuple[int, ...]) -> tuple[int, torch.Tensor]:
-    """(descriptor, uint8 tensor) of memory that other processes can map too; it goes with its last user."""
+    """Return (descriptor, uint8 tensor) of memory that other processes can map too; it goes with its last
+    user.
+    """
     size = int(np.prod(shape))
     if hasattr(os, "memfd_create"):  # not limited by the size of /dev/shm, as containers set it
         descriptor = os.memfd_create("gpufeed")
@@ -210,7 +216,7 @@ def shared_tensor(shape: tuple[int, ...]) -> tuple[int, torch.Tensor]:
 
 
 def page_lock(host: torch.Tensor) -> None:
-    """Locks the pages of a host tensor, so that the GPU copies from them beside other work."""
+    """Lock the pages of a host tensor, so that the GPU copies from them beside other work."""
     torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.numel(), 0))
 
 
@@ -269,14 +275,14 @@ class ProcessBulk(Bulk):
             self._drain()
 
     def _drain(self) -> None:
-        """Takes the answers that are still to come, after an error or when nobody wants the rest."""
+        """Take the answers that are still to come, after an error or when nobody wants the rest."""
         for number in range(len(self.workers)):
             while self.owed[number]:
                 with contextlib.suppress(GpufeedError):
                     self._answer(number)
 
     def _ask(self, number: int) -> list[int]:
-        """Spreads batch `number` over the processes, equally many pixels each; returns those with a part."""
+        """Spread batch `number` over the processes, equally many pixels each; return those with a part."""
         size, bounds = self.files.batch_size, self.files.bounds(self.files.numbers(number))
         self.slots.free(number % SLOTS)
         parts = min(size, len(self.workers))
@@ -335,7 +341,7 @@ class ProcessBulk(Bulk):
         self._drop_slots()
 
     def _kill(self) -> None:
-        """Ends the processes, whatever they are at; what they owe is owed no more."""
+        """End the processes, whatever they are at; what they owe is owed no more."""
         for process, connection in self.workers:
             connection.close()
             process.kill()  # SIGTERM would wait in a process that is stopped, and they have nothing to save
@@ -357,7 +363,9 @@ class ProcessBulk(Bulk):
 
 
 def modules_of(decoder: str) -> list[str]:
-    """What the parent of all decoding processes imports once: the decoder's module and what it needs."""
+    """Return what the parent of all decoding processes imports once: the decoder's module and what it
+    needs.
+    """
     return [DECODERS[decoder].target.partition(":")[0], *load("decoder", decoder).needs]
 
 
@@ -410,13 +418,13 @@ class CallBulk(Bulk):
         return out if self.slots is None else delivered(self.files, self.slots, number)
 
     def _checked(self, number: int, decoded: Decoded | DeviceDecoded) -> list:
-        """The images of batch `number`, each of the size that it should have."""
+        """Return the images of batch `number`, each of the size that it should have."""
         shapes = [self.files.shapes[i] for i in self.files.numbers(number)]
         self._take(number, checked(decoded, shapes))
         return decoded.images
 
     def _delivered(self, number: int, images: list[np.ndarray]) -> list[torch.Tensor]:
-        """Images of the host on the device, by way of a slot."""
+        """Return the images of the host on the device, by way of a slot."""
         if self.device.type == "cpu":
             return to_device(images, self.device)
         slot, bounds = self.slots.free(number % SLOTS).numpy(), self.files.bounds(self.files.numbers(number))
@@ -429,7 +437,7 @@ class CallBulk(Bulk):
         return delivered(self.files, self.slots, number)
 
     def _take(self, number: int, outcomes: list[Outcome]) -> None:
-        """Counts the images of a batch; raises GpufeedError naming a file that could not be decoded."""
+        """Count the images of a batch; raise GpufeedError naming a file that could not be decoded."""
         for outcome, i in zip(outcomes, self.files.numbers(number), strict=True):
             if outcome.decoder is None:
                 raise bad_file(Path(self.files.paths[i]), str(outcome.reason))
@@ -457,7 +465,7 @@ def ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterator
 
 
 def cuts(bounds: np.ndarray, parts: int) -> list[int]:
-    """Where a batch is cut into parts of nearly as many bytes each: parts + 1 places in `bounds`."""
+    """Return where a batch is cut into parts of nearly as many bytes each: parts + 1 places in `bounds`."""
     middles = (bounds[:-1] + bounds[1:]) / 2
     return [*np.searchsorted(middles, bounds[-1] * np.arange(parts) / parts).tolist(), len(bounds) - 1]
 

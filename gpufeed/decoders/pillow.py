@@ -46,7 +46,7 @@ class PillowDecoder(Decoder):
 
 
 def rgb(data: bytes) -> np.ndarray:
-    """The pixels of one file, uint8 (H, W, 3); raises what Pillow raises.
+    """Return the pixels of one file, uint8 (H, W, 3); raise what Pillow raises.
 
     Gray of 16 bits keeps its upper 8, as colours of 16 bits do in Pillow itself. More pixels than twice
     Image.MAX_IMAGE_PIXELS are refused by Pillow as a decompression bomb.
@@ -65,7 +65,7 @@ def reduced_size(height: int, width: int, factor: int) -> tuple[int, int]:
 
 
 def has_range(image: Image.Image) -> bool:
-    """Whether black and white of an opened image are known.
+    """Return whether black and white of an opened image are known.
 
     Not of 32-bit and floating-point numbers, which convert() would clip at 0 and 255, nor where Pillow opens
     a TIFF of 12 bits, or one in which 0 is white, as if it were any of 16 bits.
@@ -77,7 +77,7 @@ def has_range(image: Image.Image) -> bool:
 
 
 def resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """uint8 (H, W, 3) stretched to (height, width), bilinear over all pixels that a new one covers.
+    """Return uint8 (H, W, 3) stretched to (height, width), bilinear over all pixels that a new one covers.
 
     Pillow's own resize, which is the reference. The image itself where it has that size.
     """

@@ -27,7 +27,7 @@ class Ragged:
 
     @classmethod
     def pack(cls, images: Sequence[torch.Tensor]) -> "Ragged":
-        """One behind the other; at least one. images: uint8 (H, W, 3) of one device; copies them."""
+        """Return one behind the other; at least one. images: uint8 (H, W, 3) of one device; copies them."""
         sizes = torch.tensor([image.shape[:2] for image in images])
         ends = list(itertools.accumulate(image.numel() for image in images))
         flat = torch.cat([image.reshape(-1) for image in images])
@@ -43,11 +43,11 @@ class Ragged:
         return Ragged(self.flat, *parts, self.planar, whole)
 
     def sides(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Heights and widths of the images, also of those of which a part is there."""
+        """Return the heights and widths of the images, also of those of which a part is there."""
         return (self.heights, self.widths) if self.whole is None else (self.whole[2], self.whole[3])
 
     def views(self) -> list[torch.Tensor]:
-        """Each image, or the part that is there, as (H, W, 3), in the same memory.
+        """Return each image, or the part that is there, as (H, W, 3), in the same memory.
 
         Waits for the device if the sizes are there.
         """
@@ -55,7 +55,8 @@ class Ragged:
         return [self._view(*size) for size in sizes]
 
     def stacked(self) -> torch.Tensor | None:
-        """All images as one view, (N, H, W, 3), if they have one size and lie in order at equal distances.
+        """Return all images as one view, (N, H, W, 3), if they have one size and lie in order at equal
+        distances.
 
         Waits for the device if the sizes are there.
         """

@@ -41,7 +41,8 @@ class SimpleJpegDecoder(SingleDecoder):
 
 
 def decode_jpeg(data, fancy: bool, out: np.ndarray | None = None) -> np.ndarray:
-    """One JPEG to uint8 RGB (rows, W, 3), grayscale expanded; raises ValueError at the first irregularity.
+    """Return one JPEG to uint8 RGB (rows, W, 3), grayscale expanded; raise ValueError at the first
+    irregularity.
 
     fancy: libjpeg's default, which smooths subsampled colour over neighbouring rows; False repeats it.
     """

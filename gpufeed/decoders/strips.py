@@ -47,7 +47,7 @@ class StripsDecoder(FallbackDecoder):
         return images
 
     def _tasks(self, files: list[bytes]) -> Iterator["Task"]:
-        """Every file once: those of one kind together, those that fit no strip alone."""
+        """Yield every file once: those of one kind together, those that fit no strip alone."""
         groups = defaultdict(list)
         for place, data in enumerate(files):
             try:
@@ -77,7 +77,7 @@ class Task:
 
 
 def decode_task(task: Task) -> list[np.ndarray | None]:
-    """One uint8 (H, W, 3) a place, None for a damaged file."""
+    """Return one uint8 (H, W, 3) a place, None for a damaged file."""
     if isinstance(task.source, bytes):
         return isolate(decode_alone, [task.source])
     return isolate(decode_joined, task.source)
@@ -93,7 +93,7 @@ def decode_joined(jpegs: list[Jpeg]) -> list[np.ndarray]:
 
 
 def rows_of(data: bytes) -> np.ndarray:
-    """One JPEG, uint8 (rows, W, 3); raises Refused if it is damaged."""
+    """Return one JPEG, uint8 (rows, W, 3); raise Refused if it is damaged."""
     try:
         return decode_jpeg(data, fancy=True)
     except ValueError as error:

@@ -52,7 +52,7 @@ class TorchvisionCudaDecoder(DeviceDecoder):
         return [image.permute(1, 2, 0) for image in self._planes(files)]  # each (H, W, 3), not copied
 
     def _planes(self, files: list[bytes]) -> list[torch.Tensor]:
-        """Each (3, H, W); raises Refused if one file is bad."""
+        """Return each (3, H, W); raise Refused if one file is bad."""
         encoded = [torch.frombuffer(data, dtype=torch.uint8) for data in files]
         # sync point: the JPEG engine does not wait for the stream, and may write into memory that the
         # allocator has taken back but that kernels queued on the current stream still read. Other streams

@@ -26,7 +26,7 @@ ORDER_TAG = 0x0E70C0DE  # keeps the draws of an order apart from those of augmen
 
 
 def permutation(n: int, seed: int, epoch: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """A random order of 0..n-1, int64 (n,), made on the device without waiting for it.
+    """Return a random order of 0..n-1, int64 (n,), made on the device without waiting for it.
 
     Every number draws a key of 63 bits from (seed, epoch, itself), and they are sorted by their keys; the
     sort is stable, so that keys which meet give the same order everywhere. A seed may have 64 bits.
@@ -40,7 +40,7 @@ def permutation(n: int, seed: int, epoch: int, device: torch.device | str = "cpu
 def epoch_order(
     ids: np.ndarray, seed: int, epoch: int, shuffle: bool, rank: int, world_size: int
 ) -> np.ndarray:
-    """The sample ids of one rank in the order of one epoch, int64: a function of (seed, epoch) alone.
+    """Return the sample ids of one rank in the order of one epoch, int64: a function of (seed, epoch) alone.
 
     Ranks take every world_size-th id of one common permutation, so that their shares are disjoint,
     whole and at most one sample apart.
@@ -127,7 +127,7 @@ class Rows:
         return Rows(self.store, self.rows[part])
 
     def gathered(self) -> torch.Tensor:
-        """uint8 (N, H, W, 3), in memory of its own."""
+        """Return uint8 (N, H, W, 3), in memory of its own."""
         return self.store.index_select(0, self.rows)
 
     def clone(self) -> "Rows":
@@ -135,7 +135,7 @@ class Rows:
         return Rows(self.store, self.rows.clone())
 
     def copy_(self, other: "Rows", non_blocking: bool = False) -> None:
-        """Takes the other's row numbers, in place; the store must be the same."""
+        """Take the other's row numbers, in place; the store must be the same."""
         self.rows.copy_(other.rows, non_blocking=non_blocking)
 
 
@@ -216,24 +216,26 @@ class Loader(ABC):
         return self.request.workers > 0
 
     def open(self) -> None:  # noqa: B027 (most loaders need nothing here)
-        """Acquires what an epoch needs. Called once, before the first epoch."""
+        """Acquire what an epoch needs. Called once, before the first epoch."""
 
     def close(self) -> None:  # noqa: B027
-        """Releases it; safe to call twice and after an error."""
+        """Release it; safe to call twice and after an error."""
 
     @abstractmethod
     def epoch_batches(self, done: int) -> Iterator[Batch]:
-        """The batches of the present epoch but for the first `done`, request.batch_size samples each.
+        """Return the batches of the present epoch but for the first `done`, request.batch_size samples each.
 
         A generator: whoever ends the epoch early closes it.
         """
 
     def example(self) -> Rows | None:
-        """What stands for a first batch of an open loader whose steps gather by themselves; else None."""
+        """Return what stands for a first batch of an open loader whose steps gather by themselves;
+        else None.
+        """
         return None
 
     def order(self) -> np.ndarray:
-        """Sample ids of the present epoch on this rank, int64."""
+        """Return the sample ids of the present epoch on this rank, int64."""
         r = self.request
         return epoch_order(self.split_ids, r.seed, self.epoch, r.shuffle, r.rank, r.world_size)
 
@@ -248,7 +250,7 @@ class Loader(ABC):
         return image, recipe.window(sample_id, epoch, *image.shape[:2])
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the batches in an epoch."""
         return -(-self.share // self.request.batch_size)
 
     @property
@@ -272,13 +274,13 @@ class Loader(ABC):
         return {"epoch": self.epoch, "next_batch": self.next_batch, "seed": self.request.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on where `state` was taken; raises ValueError if it was taken with another seed."""
+        """Go on where `state` was taken; raise ValueError if it was taken with another seed."""
         if state["seed"] != self.request.seed:
             raise ValueError(f"found seed {state['seed']} in the state; expected {self.request.seed}")
         self.epoch, self.next_batch = state["epoch"], state["next_batch"]
 
     def files(self) -> list[str]:
-        """Every file that an epoch of an open loader reads; empty where none is.
+        """Return every file that an epoch of an open loader reads; empty where none is.
 
         Asked between epochs: no page of the files is held then, nor a large part of the next epoch.
         """
@@ -293,7 +295,8 @@ class Loader(ABC):
 
     @classmethod
     def without_decoding(cls, request: LoadRequest, pixels: Callable[[], np.ndarray]) -> "Loader":
-        """A loader that reads the same files and takes its pixels from `pixels()` (see LoadRequest.decoded).
+        """Return a loader that reads the same files and takes its pixels from `pixels()` (see
+        LoadRequest.decoded).
 
         Raises NoStage for a loader that cannot be taken apart so.
         """
@@ -303,7 +306,7 @@ class Loader(ABC):
 
     @classmethod
     def without_transfer(cls, request: LoadRequest) -> "Loader":
-        """A loader whose batches stay in the host's memory; raises NoStage where none are copied."""
+        """Return a loader whose batches stay in the host's memory; raise NoStage where none are copied."""
         if request.device.type == "cpu":
             raise NoStage("The device is the CPU, to which nothing is copied.")
         if cls.no_transfer is not None:
@@ -352,11 +355,11 @@ class OrderedLoader(Loader):
 
     @abstractmethod
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
-        """The batches of `order` (sample ids, int64), request.batch_size at a time; a generator."""
+        """Return the batches of `order` (sample ids, int64), request.batch_size at a time; a generator."""
 
 
 def send(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """A copy of an int64 array on the device, without a wait of the host on CUDA."""
+    """Return a copy of an int64 array on the device, without a wait of the host on CUDA."""
     tensor = torch.from_numpy(values.copy())
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -366,7 +369,7 @@ def send(values: np.ndarray, device: torch.device) -> torch.Tensor:
 def empty_batch(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, request: LoadRequest
 ) -> torch.Tensor:
-    """Memory for a batch; on the host pinned if it will go to CUDA, unless the request says otherwise.
+    """Return memory for a batch; on the host pinned if it will go to CUDA, unless the request says otherwise.
 
     torch keeps such memory and gives it out again only when the queued copies that read it are done.
     """
@@ -375,7 +378,9 @@ def empty_batch(
 
 
 def upload(images: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, Span | None]:
-    """A host batch on the device, queued on the current stream, and the copy's span; None on the CPU."""
+    """Return a host batch on the device, queued on the current stream, and the copy's span; None on
+    the CPU.
+    """
     if device.type == "cpu":
         return images, None
     start = Mark(device)

@@ -52,7 +52,8 @@ class CodedStore:
         return self.data, self.starts, self.ends, self.kept
 
     def images(self, kind: int, starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        """uint8 (N, H, W, 3), new, of rows of one kind, queued on the current stream; waits for nothing.
+        """Return uint8 (N, H, W, 3), new, of rows of one kind, queued on the current stream; waits for
+        nothing.
 
         starts, ends: of the rows, int64 (N,); where they are 0 and -1 some image stands.
         """
@@ -64,7 +65,7 @@ class CodedStore:
 
 
 def filled(request: LoadRequest) -> CodedStore:
-    """Reads every file of the split once, and decodes every image once, to know that it can be.
+    """Read every file of the split once, and decodes every image once, to know that it can be.
 
     Raises GpufeedError for a file that nobody can decode, and where there is not enough memory.
     """
@@ -107,7 +108,7 @@ class Filling:
         self._check_room()
 
     def _takes(self, group: Group, files: int) -> bool:
-        """Whether a group of a chunk of so many files stays coded."""
+        """Return whether a group of a chunk of so many files stays coded."""
         if (group.kind.height, group.kind.width) != self.request.manifest.image_size():
             return False
         return group.kind in self.kinds or len(group.places) >= LEAST_SHARE * files
@@ -126,7 +127,9 @@ class Filling:
         self.longest[kind] = max([self.longest[kind], *(ends - starts).tolist()])
 
     def _by_pillow(self, ids: np.ndarray, files: list[bytes]) -> torch.Tensor:
-        """Pixels, uint8 (n, H, W, 3), as the decoder `cuda_jpeg` has what it does not take decoded."""
+        """Return the pixels, uint8 (n, H, W, 3), as the decoder `cuda_jpeg` has what it does not take
+        decoded.
+        """
         out = torch.empty((len(files), *self.request.manifest.image_size(), 3), dtype=torch.uint8)
         outcomes = PillowDecoder().decode_into(files, out)
         for sample_id, outcome in zip(ids.tolist(), outcomes, strict=True):
@@ -147,7 +150,7 @@ class Filling:
                 )
 
     def store(self) -> CodedStore:
-        """All of it on the device, written."""
+        """Return all of it on the device, written."""
         device = self.request.device
         kinds, starts, ends = np.concatenate(self.rows, axis=1)
         return CodedStore(
@@ -162,7 +165,9 @@ class Filling:
 
 
 def together(parts: list[torch.Tensor], shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """uint8 parts of (n, *shape) one behind the other on the device; gives up each once it is copied."""
+    """Return uint8 parts of (n, *shape) one behind the other on the device; gives up each once it is
+    copied.
+    """
     whole = torch.empty((sum(map(len, parts)), *shape), dtype=torch.uint8, device=device)
     end = len(whole)
     while parts:

@@ -78,7 +78,7 @@ class CudaJpegLoader(StreamingLoader):
         self.coming: tuple[int, int] | None = None  # epoch and number of the batch that the makers give next
 
     def open(self) -> None:
-        """Raises Skip without the extension."""
+        """Raise Skip without the extension."""
         device = self.request.device
         require_extension(self.decoder, self.request)
         super().open()
@@ -181,7 +181,7 @@ class CudaJpegLoader(StreamingLoader):
         return CountedBatch(out, labels, ids_there, 0.0, by_pillow=len(rest))
 
     def _by_pillow(self, files: list[bytes], ids: np.ndarray) -> list[torch.Tensor]:
-        """Whole images on the device."""
+        """Return whole images on the device."""
         decoded = PillowDecoder().decode(files)
         for sample_id, image, outcome in zip(ids, decoded.images, decoded.outcomes, strict=True):
             if image is None:
@@ -201,11 +201,11 @@ class CudaJpegLoader(StreamingLoader):
         return self.recipe.windows_by_extension(torch.from_numpy(ids), epoch, *sides)
 
     def _needed(self, windows: Windows | None) -> torch.Tensor | None:
-        """What is decoded of each image, int32 (n, 4); None for all of it."""
+        """Return what is decoded of each image, int32 (n, 4); None for all of it."""
         return None if windows is None else windows.needed(self.recipe.size)
 
     def _samples(self, images: Images, windows: Windows | None) -> torch.Tensor:
-        """What becomes of decoded images of the manifest's sizes, uint8 (n, H, W, 3), contiguous."""
+        """Return what becomes of decoded images of the manifest's sizes, uint8 (n, H, W, 3), contiguous."""
         if windows is not None:
             return resample(images, windows, self.recipe.size)
         if isinstance(images, list):
@@ -215,7 +215,7 @@ class CudaJpegLoader(StreamingLoader):
 
 
 def on_host(values: torch.Tensor) -> torch.Tensor:
-    """A copy of a small tensor in host memory; the thread sleeps until the device has come to it."""
+    """Return a copy of a small tensor in host memory; the thread sleeps until the device has come to it."""
     if not values.is_cuda:
         return values
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)

@@ -88,11 +88,11 @@ class DaliLoader(StreamingLoader):
         self.reading = self.fed = None
 
     def not_for_reader(self, path: str) -> None:
-        """Says so, where DALI does not take a file."""
+        """Say so, where DALI does not take a file."""
         log.info("%s is fed with bytes: it does not take %s", self.decoder, path)
 
     def not_taken(self) -> str | None:
-        """The path of a file of the split that DALI does not take or nobody can read, or None."""
+        """Return the path of a file of the split that DALI does not take or nobody can read, or None."""
         chunks = [self.split_ids[start : start + CHUNK] for start in range(0, len(self.split_ids), CHUNK)]
         with ThreadPoolExecutor(self.request.threads, "gpufeed-headers") as pool:
             for found in pool.map(self._not_taken, chunks):
@@ -113,7 +113,7 @@ class DaliLoader(StreamingLoader):
         return None
 
     def takes(self, sample_id: int, data: bytes) -> bool:
-        """Whether DALI takes the file of a sample, which must have the size that the manifest says."""
+        """Return whether DALI takes the file of a sample, which must have the size that the manifest says."""
         size = self.shape[:2] if self.sizes is None else tuple(self.sizes[sample_id].tolist())
         return self.library.takes_all([data], size)
 
@@ -125,7 +125,7 @@ class DaliLoader(StreamingLoader):
         return ReadingPipeline(decoder, self.reader.paths, batch_size, r.device, self.work)
 
     def planned(self, order: np.ndarray, epoch: int) -> Iterator[Planned]:
-        """The batches of the rest of an epoch, `order`, and of all epochs behind it, without end."""
+        """Yield the batches of the rest of an epoch, `order`, and of all epochs behind it, without end."""
         from gpufeed.loaders.dali_reader import Planned
 
         r = self.request
@@ -141,7 +141,7 @@ class DaliLoader(StreamingLoader):
         yield from super()._made(order, epoch)
 
     def _files(self, order: np.ndarray) -> Iterator[FileBatch]:
-        """The ids of each batch alone if DALI reads the files, else their bytes too."""
+        """Return the ids of each batch alone if DALI reads the files, else their bytes too."""
         if not self.reads:
             return super()._files(order)
         size = self.request.batch_size
@@ -159,7 +159,7 @@ class DaliLoader(StreamingLoader):
         return self.from_bytes(FileBatch(files.ids, encoded), epoch, device)
 
     def from_reader(self, ids: np.ndarray) -> torch.Tensor | None:
-        """The next batch that DALI has read, on the request's device.
+        """Return the next batch that DALI has read, on the request's device.
 
         None, then and from then on, if it could not.
         """
@@ -185,10 +185,10 @@ class DaliLoader(StreamingLoader):
         """Is called when DALI's reader cannot go on; raises where nothing else may take its place."""
 
     def check_device(self, error: RuntimeError) -> None:
-        """Raises what is no file's fault."""
+        """Raise what is no file's fault."""
 
     def output(self) -> tuple[tuple[int, ...], torch.dtype]:
-        """Shape and dtype of one sample."""
+        """Return the shape and dtype of one sample."""
         if not isinstance(self.work, DaliAugment):
             return self.shape, torch.uint8
         height, width, channels = self.shape
@@ -221,7 +221,7 @@ class DaliLoader(StreamingLoader):
         return out
 
     def cut(self, files: FileBatch, epoch: int, out: torch.Tensor) -> None:
-        """Fills `out`, uint8 (N, size, size, 3), by DALI where it takes the file, else by Pillow."""
+        """Fill `out`, uint8 (N, size, size, 3), by DALI where it takes the file, else by Pillow."""
         ids, sizes = files.ids, [tuple(size) for size in self.sizes[files.ids].tolist()]
         taken = [place for place, i in enumerate(ids.tolist()) if self.takes(i, files.encoded[place])]
         part, values = out[: len(taken)], self.work.values(ids[taken], epoch)
@@ -314,13 +314,13 @@ class DaliGpuReaderLoader(OwnReader, DaliGpuLoader):
 
 
 def what_dali_says(error: RuntimeError) -> str:
-    """The sentence in an error of DALI, which stands behind where it happened."""
+    """Return the sentence in an error of DALI, which stands behind where it happened."""
     lines = [line.strip() for line in str(error).rpartition("encountered:")[2].splitlines()]
     return next((line for line in lines if line), "an error without a message")
 
 
 def png(image: np.ndarray) -> bytes:
-    """A uint8 (H, W, 3) image as a PNG file, hardly compressed."""
+    """Return a uint8 (H, W, 3) image as a PNG file, hardly compressed."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()

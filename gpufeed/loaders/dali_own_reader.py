@@ -76,7 +76,7 @@ class OwnReading:
         return filled
 
     def _build(self) -> None:
-        """Begins with the next planned batch."""
+        """Begin with the next planned batch."""
         self.listed = deque(islice(self.planned, self.most))
         # a last batch that is smaller is filled by repeating it
         self.ids = ids = np.concatenate([np.resize(batch.ids, self.batch_size) for batch in self.listed])
@@ -102,7 +102,7 @@ class OwnReading:
         self.pipeline.schedule_run()  # the first call begins DEPTH
 
     def _samples(self, files: DataNode) -> DataNode:
-        """What becomes of encoded files: whole images, or samples of the recipe."""
+        """Return what becomes of encoded files: whole images, or samples of the recipe."""
         recipe = self.request.recipe
         if recipe is None:
             return self.decoder.images(files)

@@ -73,13 +73,14 @@ class FilePipeline:
         self.pipeline.build()
 
     def begin(self, batch: "Planned") -> None:
-        """Has the files of a batch read; the one before must have been taken."""
+        """Have the files of a batch read; the one before must have been taken."""
         self.pipeline.feed_input(NAMES, self.names[batch.ids].view(np.uint8).reshape(len(batch.ids), -1))
         self.pipeline.schedule_run()
         self.batch = batch
 
     def take(self) -> "tuple[Planned, TensorListCPU]":
-        """What was begun, and the bytes of its files, uint8 (bytes,) each, valid while they are referred to.
+        """Return what was begun, and the bytes of its files, uint8 (bytes,) each, valid while they are
+        referred to.
 
         Raises RuntimeError for a file that cannot be read or has another size, after which there is no next
         batch.
@@ -164,7 +165,7 @@ class ReadingPipeline:
         self.allowed = self.given + batches
 
     def coming(self) -> np.ndarray:
-        """The samples of the next batch, int64 (n,); none if it may not be begun.
+        """Return the samples of the next batch, int64 (n,); none if it may not be begun.
 
         Raises RuntimeError if one of its files cannot be read.
         """
@@ -176,7 +177,7 @@ class ReadingPipeline:
     def fill(
         self, ids: np.ndarray, out: torch.Tensor, shapes: Sequence[tuple[int, ...]] | None = None
     ) -> bool:
-        """The next batch in `out`, contiguous (n, ...) on the device that was asked for.
+        """Return the next batch in `out`, contiguous (n, ...) on the device that was asked for.
 
         shapes: as in copy_output. False if the images have another shape. ids: int64 (n,), what the loader
         promises; raises GpufeedError if other samples come next, and RuntimeError for what DALI refuses,
@@ -192,7 +193,7 @@ class ReadingPipeline:
             return copy_output(output, out, shapes)
 
     def _run(self) -> "tuple[object, TensorListCPU]":
-        """The next batch's images and their ids, int64, kept by DALI as long as they are referred to.
+        """Return the next batch's images and their ids, int64, kept by DALI as long as they are referred to.
 
         Waits for the files of a later one, too, where they are not read yet.
         """
@@ -204,7 +205,9 @@ class ReadingPipeline:
         return found
 
     def _work_ahead(self) -> None:
-        """Has DALI begin batches until DEPTH are under way and one more is read, but none behind the last."""
+        """Have DALI begin batches until DEPTH are under way and one more is read, but none behind the
+        last.
+        """
         if self.planned is None or self.stopped_by is not None:
             return
         try:
@@ -222,11 +225,11 @@ class ReadingPipeline:
                 raise
 
     def _may_begin(self) -> bool:
-        """Whether one more may be handed to the pipeline that decodes."""
+        """Return whether one more may be handed to the pipeline that decodes."""
         return self.allowed is None or self.given + len(self.begun) < self.allowed
 
     def _feed(self) -> Planned:
-        """Hands the next batch, once its files are read, to the pipeline that decodes; waits for them."""
+        """Hand the next batch, once its files are read, to the pipeline that decodes; wait for them."""
         if self.files.batch is None:
             self.files.begin(next(self.planned))
         batch, files = self.files.take()
@@ -241,7 +244,7 @@ class ReadingPipeline:
         return batch
 
     def _throw_away(self) -> None:
-        """Lets go of all batches that DALI has begun."""
+        """Let go of all batches that DALI has begun."""
         if self.stopped_by is not None:
             self._build()
         try:
@@ -257,7 +260,7 @@ class ReadingPipeline:
 
 
 def wrong_ids(found: np.ndarray, expected: np.ndarray) -> GpufeedError:
-    """The error for a batch of other samples than the promised ones; both int64 (n,)."""
+    """Return the error for a batch of other samples than the promised ones; both int64 (n,)."""
     return GpufeedError(
         f"samples {found[:8].tolist()}... from DALI's reader",
         f"samples {expected[:8].tolist()}..., as the epoch's order has them",

@@ -103,13 +103,13 @@ class FastaiLoader(OrderedLoader):
         return self.files_of_split()
 
     def close(self) -> None:
-        """Ends the workers; safe to call twice."""
+        """End the workers; safe to call twice."""
         if self.running is not None:
             self.running.close()
         self.running = None
 
 
 def end_workers_behind(error: Exception) -> None:
-    """Ends the workers of the torch iterator that raised an error; fastai keeps it to itself."""
+    """End the workers of the torch iterator that raised an error; fastai keeps it to itself."""
     for frame, _ in walk_tb(error.__traceback__):
         end_workers(frame.f_locals.get("self"))

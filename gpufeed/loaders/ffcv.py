@@ -112,11 +112,11 @@ class FfcvLoader(AheadLoader):
                     self._copied()
 
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What of FFCV's memory the batch has: a copy, unless the device gets one."""
+        """Return what of FFCV's memory the batch has: a copy, unless the device gets one."""
         return tensor.clone() if self.request.device.type == "cpu" else tensor
 
     def _copied(self) -> None:
-        """Waits for the copies: the next batch, or the end, lets FFCV write this one's memory again."""
+        """Wait for the copies: the next batch, or the end, lets FFCV write this one's memory again."""
         if self.stream is not None:
             self.stream.synchronize()
 
@@ -192,7 +192,7 @@ def operations(request: LoadRequest) -> list:
 
 
 def check_layer(threads: int) -> None:
-    """Raises Skip if Numba's threads, once they have run, turn out to be those that serve one caller alone.
+    """Raise Skip if Numba's threads, once they have run, turn out to be those that serve one caller alone.
 
     A second one, such as another loader of the process, would abort it.
     """
@@ -206,7 +206,7 @@ def check_layer(threads: int) -> None:
 
 
 def made(loader, order: np.ndarray) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The batches of an order: images, uint8 (n, H, W, 3), and labels, int64 (n, 1), in FFCV's memory.
+    """Yield the batches of an order: images, uint8 (n, H, W, 3), and labels, int64 (n, 1), in FFCV's memory.
 
     That is FFCV's again when the next one is asked for. Its thread ends with this iterator.
     """
@@ -227,7 +227,9 @@ def made(loader, order: np.ndarray) -> Iterator[tuple[torch.Tensor, torch.Tensor
 
 @cache
 def epoch_thread() -> type:
-    """FFCV's thread, which tells nobody of an error: whoever waits for its batches would wait for ever."""
+    """Return FFCV's thread, which tells nobody of an error: whoever waits for its batches would wait for
+    ever.
+    """
     from ffcv.loader.epoch_iterator import EpochIterator
 
     class EpochThread(EpochIterator):
@@ -241,7 +243,7 @@ def epoch_thread() -> type:
 
 
 def end(epoch) -> None:
-    """Ends FFCV's thread, which otherwise stays in mid-epoch, or waits for room for a last word."""
+    """End FFCV's thread, which otherwise stays in mid-epoch, or waits for room for a last word."""
     epoch.close()
     epoch.iter_ixes = iter(())
     latest = time.monotonic() + END_S
@@ -251,7 +253,7 @@ def end(epoch) -> None:
 
 
 def stuck(threads: int) -> GpufeedError:
-    """What is wrong when no batch came for STUCK_S."""
+    """Return what is wrong when no batch came for STUCK_S."""
     return GpufeedError(
         f"no batch from FFCV for {STUCK_S} s",
         f"{threads} threads at work",

@@ -71,15 +71,16 @@ class HostCacheLoader(AheadLoader):
             yield Batch(images, labels[start:end], ids[start:end], 0.0, transfer)
 
     def _gather(self, places: torch.Tensor) -> torch.Tensor:
-        """The rows at `places`, int64 (n,), in a new (pinned) batch, uint8 (n, H, W, 3)."""
+        """Return the rows at `places`, int64 (n,), in a new (pinned) batch, uint8 (n, H, W, 3)."""
         shape = (len(places), *self.rows.shape[1:])
         batch = empty_batch(shape, torch.uint8, torch.device("cpu"), self.request)
         return torch.index_select(self.rows, 0, places, out=batch)
 
 
 def copy_rows(cache: np.ndarray, rows: np.ndarray, pin: bool) -> torch.Tensor | None:
-    """The rows of a uint8 (N, H, W, 3) array in (pinned) memory; None, with a line in the log, if there is
-    no room for them."""
+    """Return the rows of a uint8 (N, H, W, 3) array in (pinned) memory; None, with a line in the log, if
+    there is no room for them.
+    """
     shape = len(rows), *cache.shape[1:]
     if not has_room(int(np.prod(shape)), pin):
         return None
@@ -104,12 +105,14 @@ def has_room(size: int, pin: bool) -> bool:
 
 
 def allocated(size: int, pin: bool) -> int:
-    """Bytes that an allocation of `size` bytes takes: torch rounds pinned ones up to a power of two."""
+    """Return the bytes that an allocation of `size` bytes takes: torch rounds pinned ones up to a power of
+    two.
+    """
     return 1 << (size - 1).bit_length() if pin else size
 
 
 def mapped(cache: np.ndarray) -> torch.Tensor:
-    """A read-only memory map as a tensor, which nobody writes to."""
+    """Return a read-only memory map as a tensor, which nobody writes to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(cache)

@@ -26,7 +26,7 @@ class PixelSource:
 
 
 def pixel_source(name: str, loader: Loader, cache: Path | None) -> PixelSource:
-    """Who decoded what the registered loader `name` yields; `loader` is open.
+    """Return who decoded what the registered loader `name` yields; `loader` is open.
 
     A reader of a cache: the decoder that its sidecar names, held to the tolerance that stands there. Any
     other: the loader's attribute `decoder` (a name in the registry, or what has name, version and tolerance

@@ -43,7 +43,7 @@ class Ahead:
         self.thread.start()
 
     def get(self) -> Any | None:
-        """The next item, None after the last one; raises what the thread ran into.
+        """Return the next item, None after the last one; raise what the thread ran into.
 
         Raises GpufeedError if nothing comes for `stuck_s`.
         """
@@ -55,7 +55,9 @@ class Ahead:
         return found
 
     def _wait(self) -> Any:
-        """What the thread puts next. Sleeps until it is there, and wakes each LOOK_S to look around."""
+        """Return what the thread puts next. Sleeps until it is there, and wakes each LOOK_S to look
+        around.
+        """
         end = time.monotonic() + self.stuck_s
         while not self.stopping.is_set():
             try:
@@ -67,7 +69,7 @@ class Ahead:
         raise RuntimeError("the loader was closed while its batches were still asked for")
 
     def stuck(self) -> GpufeedError:
-        """What is wrong when nothing came for `stuck_s`."""
+        """Return what is wrong when nothing came for `stuck_s`."""
         return GpufeedError(
             f"nothing from the thread {self.thread.name} for {self.stuck_s:g} s",
             "the files or the pixels of the next batch",
@@ -75,7 +77,7 @@ class Ahead:
         )
 
     def close(self) -> None:
-        """Stops the thread after the item that it is at; safe to call twice.
+        """Stop the thread after the item that it is at; safe to call twice.
 
         A thread that is still at it after `stuck_s`, or that was stuck before, is left to itself. It is a
         daemon: it does not keep its process alive.
@@ -86,11 +88,11 @@ class Ahead:
             log.warning("the thread %s does not end: what it waits for does not come", self.thread.name)
 
     def around(self) -> AbstractContextManager:
-        """What the source runs in."""
+        """Return what the source runs in."""
         return nullcontext()
 
     def finish(self, item: Any) -> Any:
-        """What is handed over for an item; called in the thread."""
+        """Return what is handed over for an item; called in the thread."""
         return item
 
     def _run(self) -> None:
@@ -106,13 +108,13 @@ class Ahead:
             self._end_source()
 
     def _end_source(self) -> None:
-        """Ends what the source itself started (worker processes, a thread of its own), with this thread."""
+        """End what the source itself started (worker processes, a thread of its own), with this thread."""
         source, self.source = self.source, None
         if hasattr(source, "close"):
             source.close()
 
     def _put(self, item: Any) -> bool:
-        """Waits for room; False if the consumer has gone."""
+        """Wait for room; False if the consumer has gone."""
         while not self.stopping.is_set():
             try:
                 self.ready.put(item, timeout=POLL_S)
@@ -146,7 +148,7 @@ class BatchesAhead(Ahead):
         return item, None if self.stream is None else self.stream.record_event()
 
     def get(self) -> Batch | None:
-        """The next batch, ready for the caller's current stream; None after the last one."""
+        """Return the next batch, ready for the caller's current stream; None after the last one."""
         found = super().get()
         if found is None:
             return None
@@ -156,7 +158,7 @@ class BatchesAhead(Ahead):
         return batch
 
     def batches(self, begin: float) -> Iterator[Batch]:
-        """All of them, with load_ms as the consumer's wait for each, and the thread's end.
+        """Yield all of them, with load_ms as the consumer's wait for each, and the thread's end.
 
         begin: when the wait for the first one began, on the host's clock in seconds.
         """
@@ -169,7 +171,7 @@ class BatchesAhead(Ahead):
 
 
 def hand_over(batch: Batch, done: "torch.cuda.Event", consumer: "torch.cuda.Stream") -> None:
-    """Makes the consumer's stream wait for the batch, and keeps the memory until that stream is done."""
+    """Make the consumer's stream wait for the batch, and keeps the memory until that stream is done."""
     consumer.wait_event(done)
     for tensor in (batch.images, batch.labels, batch.ids):
         tensor.record_stream(consumer)  # allocated on the side stream, used on this one
@@ -194,7 +196,7 @@ class AheadLoader(OrderedLoader):
 
     @abstractmethod
     def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
-        """The batches of `order` on the device, queued on the current stream.
+        """Return the batches of `order` on the device, queued on the current stream.
 
         Called by the consumer; what it returns is run by the thread. stopping: set when the consumer goes.
         """

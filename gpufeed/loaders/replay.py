@@ -35,6 +35,6 @@ class ReplayLoader(Loader):
 
 
 def repeated(whole: Batch, samples: int, size: int) -> Iterator[Batch]:
-    """A batch of `size` again and again, the last time cut, until so many samples have come."""
+    """Yield a batch of `size` again and again, the last time cut, until so many samples have come."""
     for start in range(0, samples, size):
         yield whole.first(min(size, samples - start))

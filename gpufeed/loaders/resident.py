@@ -64,7 +64,7 @@ class ResidentLoader(Loader):
         self.crops: DeviceCacheCrops | None = None  # in place of images, where a recipe cuts windows out
 
     def open(self) -> None:
-        """Copies the split to the device; raises GpufeedError if it does not fit."""
+        """Copy the split to the device; raise GpufeedError if it does not fit."""
         r = self.request
         if r.recipe is not None:
             crops = DeviceCacheCrops(r)
@@ -111,7 +111,7 @@ class ResidentLoader(Loader):
 
 
 def check_request(loader: str, request: LoadRequest) -> None:
-    """Raises GpufeedError unless the request has a cache, and no transform of single samples."""
+    """Raise GpufeedError unless the request has a cache, and no transform of single samples."""
     require_store(loader, request)
     refuse_transform(loader, request, "it decodes nothing")
 
@@ -124,7 +124,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def check_room(needed: int, free: int, request: LoadRequest) -> None:
-    """Raises GpufeedError unless `needed` bytes fit into the free ones with some to spare."""
+    """Raise GpufeedError unless `needed` bytes fit into the free ones with some to spare."""
     if needed > SHARE_OF_FREE * free:
         raise GpufeedError(
             f"{needed / 2**30:.2f} GiB of pixels in split {request.split!r} of "

@@ -41,7 +41,7 @@ class RoundPlan:
 
 
 def plan_rounds(order: np.ndarray, rows: np.ndarray, store: CodedStore, size: int) -> RoundPlan:
-    """The plan of samples in that order, int64 (n,), which are those rows of the store."""
+    """Return the plan of samples in that order, int64 (n,), which are those rows of the store."""
     kinds, every, rounds = store.kinds[rows], store.pixels + 1, -(-len(order) // size)
     usual = int(np.bincount(store.kinds).argmax())
     others = np.flatnonzero(kinds != usual)
@@ -118,7 +118,7 @@ class ResidentJpegLoader(Loader):
         self.planned: tuple[int, Future[RoundPlan]] | None = None  # of which epoch
 
     def open(self) -> None:
-        """Fills the store; raises Skip without the extension, and errors as `filled` does."""
+        """Fill the store; raise Skip without the extension, and errors as `filled` does."""
         device = self.request.device
         require_extension("resident_jpeg", self.request)
         self.store = filled(self.request)
@@ -153,7 +153,7 @@ class ResidentJpegLoader(Loader):
                 begin = time.perf_counter()
 
     def _decoded(self, epoch: EpochRounds, number: int) -> Decoded:
-        """A round, queued on its stream."""
+        """Return a round, queued on its stream."""
         stream = self.streams[number % len(self.streams)]
         with on(stream):
             images = epoch.round(number)
@@ -164,7 +164,9 @@ class ResidentJpegLoader(Loader):
         return images, None if stream is None else stream.record_event()
 
     def _plan_of(self, epoch: int, done: int) -> RoundPlan:
-        """The plan of an epoch but for its first batches. The thread begins with that of the next one."""
+        """Return the plan of an epoch but for its first batches. The thread begins with that of the
+        next one.
+        """
         before, self.planned = self.planned, (epoch + 1, self.thread.submit(self._plan, epoch + 1, 0))
         if before is not None and before[0] == epoch and done == 0:
             return before[1].result()
@@ -178,12 +180,12 @@ class ResidentJpegLoader(Loader):
 
 
 def on(stream: "torch.cuda.Stream | None") -> AbstractContextManager:
-    """Makes a stream the current one; nothing without."""
+    """Make a stream the current one; nothing without."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def share(tensors: tuple[torch.Tensor, ...], made_on: "torch.cuda.Stream", users: list) -> None:
-    """Lets streams use tensors that another has made: they wait for it, and their use keeps the memory."""
+    """Let streams use tensors that another has made: they wait for it, and their use keeps the memory."""
     for stream in users:
         stream.wait_stream(made_on)
         for tensor in tensors:

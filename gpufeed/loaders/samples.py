@@ -78,7 +78,7 @@ class Samples(Dataset):
         return image, int(self.labels[sample_id]), sample_id
 
     def read(self, sample_id: int, data: bytes | None = None, epoch: int = 0) -> np.ndarray:
-        """The pixels of one sample, uint8 (H, W, 3); raises GpufeedError naming its file.
+        """Return the pixels of one sample, uint8 (H, W, 3); raise GpufeedError naming its file.
 
         data: as in `made`. epoch: in which a recipe draws its window.
         """
@@ -161,14 +161,14 @@ class HostBatches:
         self.iterator: Iterator | None = None
 
     def close(self) -> None:
-        """Ends the workers; safe to call twice."""
+        """End the workers; safe to call twice."""
         end_workers(self.iterator)
         self.loader = self.iterator = None
 
     def start(
         self, order: np.ndarray, epoch: int, stopping: threading.Event | None = None
     ) -> Iterator[HostBatch]:
-        """Starts the workers on the batches of `order` and returns the batches as they come.
+        """Start the workers on the batches of `order` and returns the batches as they come.
 
         stopping: ends the wait for a batch, for a reader in another thread.
         """
@@ -182,7 +182,7 @@ class HostBatches:
         return self._guard(self.iterator, begin, stopping or threading.Event())
 
     def _restart(self) -> Iterator:
-        """An iterator over the new order. Persistent workers are awaited here, by torch, all of them.
+        """Return an iterator over the new order. Persistent workers are awaited here, by torch, all of them.
 
         Their answers may be late on a busy node, and asking torch again would wake them twice: so this
         one wait has the whole of STUCK_S.
@@ -219,7 +219,7 @@ class HostBatches:
         return {"dataset": self.samples, "batch_sampler": self.sampler, "collate_fn": collate}
 
     def _guard(self, iterator: Iterator, begin: float, stopping: threading.Event) -> Iterator[HostBatch]:
-        """The batches; workers that serve no further epoch end with them, and all after an error."""
+        """Yield the batches; workers that serve no further epoch end with them, and all after an error."""
         try:
             yield from self._wait_for_each(iterator, begin, stopping)
         except Exception:
@@ -249,7 +249,7 @@ class HostBatches:
 
 
 def end_workers(iterator: Iterator | None) -> None:
-    """Ends the worker processes of a DataLoader's iterator, if it has any.
+    """End the worker processes of a DataLoader's iterator, if it has any.
 
     Left to the garbage collector, as after an exception, torch 2.10 waits 5 s for each worker in vain. Those
     that it then asks by SIGTERM to end may not heed it (notice.left_to_parent).
@@ -281,7 +281,7 @@ def worker_error(error: RuntimeError, workers: int) -> Exception:
 
 
 def to_device(host: HostBatch, device: torch.device, stream: "torch.cuda.Stream | None" = None) -> Batch:
-    """The batch on the device; on CUDA the copy is queued on `stream` (default: the current one)."""
+    """Return the batch on the device; on CUDA the copy is queued on `stream` (default: the current one)."""
     if device.type == "cpu":
         return Batch(host.images, host.labels, host.ids, host.load_ms)
     # From pinned memory the host does not wait; from pageable memory CUDA stages the bytes before it returns.
@@ -294,7 +294,7 @@ def to_device(host: HostBatch, device: torch.device, stream: "torch.cuda.Stream 
 
 
 def copied(batches: Iterator[HostBatch], device: torch.device) -> Iterator[Batch]:
-    """Each host batch on the device; the copy is queued on the current stream."""
+    """Yield each host batch on the device; the copy is queued on the current stream."""
     with closing(batches):
         for batch in batches:
             yield to_device(batch, device)

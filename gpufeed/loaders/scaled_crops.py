@@ -21,7 +21,7 @@ class ScaledCrops:
     """The images of a request's split. Rows are those of Manifest.ids, from 0 on."""
 
     def __init__(self, request: LoadRequest):
-        """Raises Skip if the request's device cannot resize."""
+        """Raise Skip if the request's device cannot resize."""
         prepare(request.device, request.recipe.size)
         self.request, self.recipe = request, request.recipe
         ids = request.manifest.ids(request.split)
@@ -36,7 +36,7 @@ class ScaledCrops:
         return int(self.sizes.sum())
 
     def copy_to(self, flat: torch.Tensor) -> None:
-        """Copies the split's images, end to end, to uint8 (bytes,) on any device, a chunk at a time."""
+        """Copy the split's images, end to end, to uint8 (bytes,) on any device, a chunk at a time."""
         ends = np.cumsum(self.sizes)
         starts, first = ends - self.sizes, 0
         while first < len(starts):
@@ -52,7 +52,7 @@ class DeviceCacheCrops(ScaledCrops):
     """All images in the device's memory."""
 
     def load(self) -> None:
-        """Copies them there."""
+        """Copy them there."""
         device = self.request.device
         flat = torch.empty(self.bytes, dtype=torch.uint8, device=device)
         self.copy_to(flat)
@@ -62,7 +62,7 @@ class DeviceCacheCrops(ScaledCrops):
         self.images, self.pixels = Ragged(flat, starts, *scaled), None
 
     def samples(self, rows: torch.Tensor, ids: torch.Tensor, epoch: int) -> torch.Tensor:
-        """The samples of these rows, uint8 (n, size, size, 3). rows, ids: int64 (n,) on the device."""
+        """Return the samples of these rows, uint8 (n, size, size, 3). rows, ids: int64 (n,) on the device."""
         images, sides = self.images.select(rows), self.sides[:, rows].unbind()
         windows = self.recipe.windows(ids, epoch, *sides).scaled(sides, (images.heights, images.widths))
         return resample(images, windows, self.recipe.size)
@@ -72,7 +72,7 @@ class HostCacheCrops(ScaledCrops):
     """All images in the host's memory, or in their file."""
 
     def load(self) -> None:
-        """Copies them into memory."""
+        """Copy them into memory."""
         flat = torch.empty(self.bytes, dtype=torch.uint8)
         self.copy_to(flat)
         self.pixels = flat.numpy()
@@ -89,7 +89,9 @@ class HostCacheCrops(ScaledCrops):
     def _bands(
         self, rows: np.ndarray, scaled: tuple[torch.Tensor, ...], windows: Windows
     ) -> tuple[Ragged, Windows]:
-        """The rows of pixels that the windows cover, in a new (pinned) buffer, and the windows of these."""
+        """Return the rows of pixels that the windows cover, in a new (pinned) buffer, and the windows of
+        these.
+        """
         heights, widths = scaled
         top = windows.top.floor().to(torch.int64)
         bottom = torch.minimum((windows.top + windows.height).ceil().to(torch.int64), heights)

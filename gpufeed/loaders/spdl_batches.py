@@ -70,7 +70,7 @@ class Ffmpeg:
     tolerance = Tolerance(160, 12.0)
 
     def __init__(self):
-        """Raises Skip if this node lacks SPDL, or the libraries of FFmpeg that it loads."""
+        """Raise Skip if this node lacks SPDL, or the libraries of FFmpeg that it loads."""
         for module, package in (("spdl.pipeline", "spdl-core"), ("spdl.io", "spdl-io")):
             import_or_skip("Loader spdl", module, package, PEERS)
         import spdl.io
@@ -88,7 +88,7 @@ class Ffmpeg:
         self.kept = threading.local()  # a thread's graphs: to make one takes longer than to decode an image
 
     def version(self) -> str:
-        """SPDL's version, and that of FFmpeg's decoders."""
+        """Return SPDL's version, and that of FFmpeg's decoders."""
         from spdl.io.utils import get_ffmpeg_versions
 
         codec = ".".join(map(str, get_ffmpeg_versions()["libavcodec"]))
@@ -135,7 +135,7 @@ class Ffmpeg:
         return frames
 
     def pixels(self, frames: list) -> np.ndarray:
-        """Frames of one size, uint8 (n, H, W, 3)."""
+        """Return frames of one size, uint8 (n, H, W, 3)."""
         return self.io.to_numpy(self.io.convert_frames(frames))
 
 
@@ -170,7 +170,7 @@ class BatchMaker:
         self.library: Ffmpeg | None = None
 
     def open(self) -> None:
-        """Raises Skip if this node lacks SPDL or FFmpeg."""
+        """Raise Skip if this node lacks SPDL or FFmpeg."""
         self.library = Ffmpeg()
 
     @cached_property
@@ -179,7 +179,7 @@ class BatchMaker:
         return [str(path) for path in self.request.manifest.paths()]
 
     def attempt(self, part: Part) -> Made | Exception:
-        """A batch, or what stopped it: SPDL would log an error and leave the batch out."""
+        """Return a batch, or what stopped it: SPDL would log an error and leave the batch out."""
         try:
             with on_device(self.request):
                 return self.made(part)
@@ -193,7 +193,7 @@ class BatchMaker:
             return error
 
     def made(self, part: Part) -> Made:
-        """The batch: uint8 (n, H, W, 3), or what the request's sample transform makes of it.
+        """Return the batch: uint8 (n, H, W, 3), or what the request's sample transform makes of it.
 
         Raises GpufeedError naming a bad file.
         """
@@ -208,7 +208,9 @@ class BatchMaker:
         return Made(images, left)
 
     def _decoded(self, part: Part) -> tuple[torch.Tensor, int]:
-        """uint8 (n, H, W, 3), and how many FFmpeg left to Pillow; raises GpufeedError naming a bad file."""
+        """Return uint8 (n, H, W, 3), and how many FFmpeg left to Pillow; raise GpufeedError naming a bad
+        file.
+        """
         ids = part.ids
         out = empty_batch((len(ids), *self.samples.shape), torch.uint8, torch.device("cpu"), self.request)
         rows, found = out.numpy(), [read_file(self.paths[i]) for i in ids.tolist()]
@@ -243,6 +245,6 @@ class BatchMaker:
 
 
 def parts_of(order: np.ndarray, epoch: int, size: int) -> Iterator[Part]:
-    """Each `size` of the ids in `order`, and a last part with the rest."""
+    """Yield each `size` of the ids in `order`, and a last part with the rest."""
     for start in range(0, len(order), size):
         yield Part(order[start : start + size], epoch)

@@ -14,14 +14,14 @@ WAITING = 3  # batches at the end of the pipeline, as SPDL's add_sink has it by 
 
 
 def threads_of(request: LoadRequest) -> int:
-    """How many threads or processes make batches."""
+    """Return how many threads or processes make batches."""
     return request.workers or request.threads
 
 
 def described(
     parts: Iterable[Part], attempt: Callable, concurrency: int, request: LoadRequest
 ) -> PipelineBuilder:
-    """Each part through `attempt`, so many at a time, in their order."""
+    """Return each part through `attempt`, so many at a time, in their order."""
     return (
         PipelineBuilder()
         .add_source(parts)
@@ -33,7 +33,7 @@ def described(
 def made_here(
     parts: list[Part], attempt: Callable, concurrency: int, request: LoadRequest, threads: int
 ) -> Iterator[Made]:
-    """What comes of the parts, by a pipeline of this process that ends with this iterator.
+    """Yield what comes of the parts, by a pipeline of this process that ends with this iterator.
 
     attempt: a function that runs in one of `threads` threads, or a coroutine; it returns the error that
     stopped a batch, where SPDL would log one that it raises and leave the batch out. Raises these errors, and
@@ -64,7 +64,7 @@ def drained(pipeline: Pipeline) -> Iterator[None]:
 
 
 def stuck(seconds: float, workers: int) -> GpufeedError:
-    """What is wrong when no batch came for so long."""
+    """Return what is wrong when no batch came for so long."""
     return GpufeedError(
         f"no batch from SPDL's pipeline for {seconds} s",
         f"{workers} threads or processes at work",
@@ -82,7 +82,7 @@ class Threads:
         """Nothing begins before an epoch."""
 
     def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
-        """The batches of `order` (sample ids, int64); raises as `made_here`."""
+        """Return the batches of `order` (sample ids, int64); raise as `made_here`."""
         request = self.maker.request
         parts, threads = [*parts_of(order, epoch, request.batch_size)], threads_of(request)
         return made_here(parts, self.maker.attempt, threads, request, threads)

@@ -34,7 +34,7 @@ class SendingMaker(BatchMaker):
     """A maker of batches in another process, which has nothing to do with the GPU."""
 
     def __init__(self, request: LoadRequest):
-        """Raises GpufeedError for a transform that no process can be sent."""
+        """Raise GpufeedError for a transform that no process can be sent."""
         check_transform(request)
         super().__init__(replace(request, device=torch.device("cpu"), pin_memory=False))
 
@@ -51,14 +51,14 @@ class SendingMaker(BatchMaker):
 
 
 def taken(made: Made, request: LoadRequest) -> Made:
-    """A batch of another process in (pinned) memory of this one: what it came in may be used again."""
+    """Return a batch of another process in (pinned) memory of this one: what it came in may be used again."""
     shape, dtype = tuple(made.images.shape), made.images.dtype
     images = empty_batch(shape, dtype, torch.device("cpu"), request)
     return Made(images.copy_(made.images), made.left)
 
 
 def begin() -> None:
-    """Makes a process one that ends with its parent and leaves all other signals to it."""
+    """Make a process one that ends with its parent and leave all other signals to it."""
     leave_signals()
     settle()
     # it went while this one imported: `settle` saw another
@@ -68,13 +68,15 @@ def begin() -> None:
 
 
 def leave_signals() -> None:
-    """Ignores what shells and Slurm send to all processes of a job."""
+    """Ignore what shells and Slurm send to all processes of a job."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def sendable(error: Exception) -> Exception:
-    """The error with its traceback as a note; its type and words alone where pickle does not take it."""
+    """Return the error with its traceback as a note; its type and words alone where pickle does not
+    take it.
+    """
     error.add_note("".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))
@@ -84,7 +86,7 @@ def sendable(error: Exception) -> Exception:
 
 
 def check_transform(request: LoadRequest) -> None:
-    """Raises GpufeedError for a transform of samples that cannot be sent to a process."""
+    """Raise GpufeedError for a transform of samples that cannot be sent to a process."""
     try:
         ForkingPickler.dumps(request.sample_transform)
     except Exception as error:
@@ -96,7 +98,7 @@ def check_transform(request: LoadRequest) -> None:
 
 
 def gone(error: Exception, expected: str) -> GpufeedError:
-    """What is wrong when a process has died. expected: what there should be."""
+    """Return what is wrong when a process has died. expected: what there should be."""
     return GpufeedError(
         f"a process of SPDL's pipeline is gone: {error}",
         expected,
@@ -118,12 +120,12 @@ class Segments(SharedMemorySegmentPool):
         self._space_cv = context.Condition()
 
     def attach(self) -> None:
-        """Takes the memory into the process that writes, which later finds no name."""
+        """Take the memory into the process that writes, which later finds no name."""
         self._ctrl_view()
         self._segment(0)  # all of them
 
     def unlink(self) -> None:
-        """Removes the names; safe to call twice."""
+        """Remove the names; safe to call twice."""
         for name in (self._ctrl_name, *self._seg_names):
             with suppress(FileNotFoundError):
                 # registers what `attach` has unregistered, so that Python's tracker hears of it once
@@ -147,7 +149,7 @@ class OwnProcess:
         self.batches: Iterable | None = None
 
     def open(self) -> None:
-        """Starts the process, whose imports take seconds; raises GpufeedError if it does not come up."""
+        """Start the process, whose imports take seconds; raise GpufeedError if it does not come up."""
         size = OFFSET + self.maker.batch_bytes(self.order.most)
         segments = Segments(size, WAITING + IN_USE, CONTEXT, STUCK_S)
         threads, maker = threads_of(self.request), Packed(self.maker)
@@ -166,7 +168,7 @@ class OwnProcess:
         segments.unlink()
 
     def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
-        """The batches of `order` (sample ids, int64).
+        """Yield the batches of `order` (sample ids, int64).
 
         Raises what stopped a batch, and GpufeedError if the process dies or none comes for STUCK_S; the next
         epoch then has a new process.
@@ -179,7 +181,7 @@ class OwnProcess:
                 yield self._next(found)
 
     def _next(self, found: Iterator[Made | Exception]) -> Made:
-        """The next batch in memory of this process: its segment is free again on return."""
+        """Return the next batch in memory of this process: its segment is free again on return."""
         try:
             made = next(found)
         except RuntimeError as error:
@@ -190,7 +192,7 @@ class OwnProcess:
         return taken(made, self.request)
 
     def close(self) -> None:
-        """Ends the process; safe to call twice."""
+        """End the process; safe to call twice."""
         batches, self.batches = self.batches, None
         if batches is not None:
             batches._finalizer()  # SPDL ends it with the last reference, which a traceback may keep
@@ -241,7 +243,7 @@ class EpochOrder(Iterable[Part]):
 
 
 def pipeline_error(error: RuntimeError, threads: int) -> GpufeedError:
-    """The error for what SPDL says of a process that died, failed or is stuck."""
+    """Return the error for what SPDL says of a process that died, failed or is stuck."""
     if "did not produce any data" in str(error):
         return stuck(STUCK_S, threads)
     return gone(error, f"a process with {threads} threads that stays alive and at work")

@@ -44,7 +44,7 @@ class Slots:
     """`count` slots of `size` bytes each. Who unpickles it, in a process of Python's, has the same memory."""
 
     def __init__(self, size: int, count: int):
-        """Raises GpufeedError if shared memory has no room."""
+        """Raise GpufeedError if shared memory has no room."""
         size = -(-size // ALIGNMENT) * ALIGNMENT
         try:
             self.memory = torch.empty((count, size), dtype=torch.uint8).share_memory_()
@@ -57,17 +57,17 @@ class Slots:
         self.free = [*range(count)]  # of the process that has made it
 
     def touch(self) -> None:
-        """Has this process map all slots now, in place of some with every batch that it writes into them."""
+        """Have this process map all slots now, in place of some with every batch that it writes into them."""
         self.memory.view(-1)[:: mmap.PAGESIZE].sum()
 
     async def take(self) -> int:
-        """A slot that nobody uses; its user puts it back into `free`."""
+        """Return a slot that nobody uses; its user puts it back into `free`."""
         while not self.free:  # batches of an epoch that was left are still being made
             await sleep(0.001)
         return self.free.pop()
 
     def write(self, made: Made, slot: int) -> Written:
-        """Raises GpufeedError for a batch of more bytes than a slot has."""
+        """Raise GpufeedError for a batch of more bytes than a slot has."""
         images, size = made.images.contiguous(), self.memory.shape[1]
         if images.nbytes > size:
             raise GpufeedError(
@@ -79,7 +79,7 @@ class Slots:
         return Written(slot, tuple(images.shape), images.dtype, made.left)
 
     def read(self, written: Written) -> Made:
-        """The batch where it lies, until somebody writes into its slot."""
+        """Return the batch where it lies, until somebody writes into its slot."""
         return Made(self._view(written.slot, written.shape, written.dtype), written.left)
 
     def _view(self, slot: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -105,7 +105,7 @@ class Processes:
         self.workers: list[BaseProcess] = []
 
     def open(self) -> None:
-        """Starts the processes, whose imports take seconds.
+        """Start the processes, whose imports take seconds.
 
         Raises GpufeedError if they do not come up, or if shared memory has no room for their batches.
         """
@@ -136,7 +136,7 @@ class Processes:
             raise
 
     def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
-        """The batches of `order` (sample ids, int64).
+        """Yield the batches of `order` (sample ids, int64).
 
         Raises as `made_here`, and GpufeedError if a process dies; the next epoch then has new ones. What an
         epoch that was left had begun is finished first.
@@ -151,7 +151,7 @@ class Processes:
             raise self.gone(error) from error
 
     async def attempt(self, part: Part) -> Made | Exception:
-        """A batch, or what stopped it."""
+        """Return a batch, or what stopped it."""
         slots = self.slots
         try:
             slot = await slots.take()
@@ -172,12 +172,12 @@ class Processes:
             work.add_done_callback(lambda _: slots.free.append(slot))  # at once, unless this was cancelled
 
     def gone(self, error: Exception) -> GpufeedError:
-        """Ends the other processes, too."""
+        """End the other processes, too."""
         self.close()
         return gone(error, f"{self.count} processes that stay alive and at work")
 
     def close(self) -> None:
-        """Ends the processes; safe to call twice."""
+        """End the processes; safe to call twice."""
         pool, self.pool, self.slots = self.pool, None, None
         if pool is None:
             return
@@ -197,14 +197,14 @@ everybody: Barrier | None = None
 
 
 def begin_making(together: Barrier) -> None:
-    """Makes a process one that may make batches."""
+    """Make a process one that may make batches."""
     global everybody
     begin()
     everybody = together
 
 
 def present(maker: SendingMaker, slots: Slots) -> None:
-    """Opens the maker; waits until all processes have, and raises BrokenBarrierError if they do not come."""
+    """Open the maker; wait until all processes have, and raise BrokenBarrierError if they do not come."""
     global making, filling
     maker.open()
     leave_signals()  # SPDL's library has set a handler of its own
@@ -215,7 +215,7 @@ def present(maker: SendingMaker, slots: Slots) -> None:
 
 
 def forget() -> None:
-    """Lets go of FFmpeg before the interpreter ends, which SPDL's library would complain about."""
+    """Let go of FFmpeg before the interpreter ends, which SPDL's library would complain about."""
     making.library = None
 
 

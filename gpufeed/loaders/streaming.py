@@ -75,13 +75,15 @@ class FileReader:
         self.paths = [os.fspath(path) for path in manifest.paths()]
 
     def batches(self, order: np.ndarray, batch_size: int) -> Iterator[FileBatch]:
-        """The files of `order` (sample ids, int64), batch by batch; raises GpufeedError naming a bad one."""
+        """Yield the files of `order` (sample ids, int64), batch by batch; raise GpufeedError naming a bad
+        one.
+        """
         for start in range(0, len(order), batch_size):
             ids = order[start : start + batch_size]
             yield FileBatch(ids, [self.read(sample_id) for sample_id in ids.tolist()])
 
     def read(self, sample_id: int) -> bytes:
-        """The whole file of one sample; raises GpufeedError if it cannot be read."""
+        """Return the whole file of one sample; raise GpufeedError if it cannot be read."""
         return read_file(self.paths[sample_id])
 
 
@@ -97,7 +99,7 @@ class StreamingLoader(AheadLoader):
     no_decoding = None
 
     def __init__(self, request: LoadRequest):
-        """Raises GpufeedError for what the loader cannot do, and Skip if its device is CUDA alone and the
+        """Raise GpufeedError for what the loader cannot do, and Skip if its device is CUDA alone and the
         request's another."""
         super().__init__(request)
         self.check_transform()
@@ -113,11 +115,11 @@ class StreamingLoader(AheadLoader):
         self.tally = Tally(self.decoder)
 
     def check_transform(self) -> None:
-        """Raises GpufeedError for a transform of single samples, which has nowhere to run here."""
+        """Raise GpufeedError for a transform of single samples, which has nowhere to run here."""
         refuse_transform(self.decoder, self.request, "it decodes whole batches")
 
     def open(self) -> None:
-        """Sets the library up; raises Skip if this node cannot run it."""
+        """Set the library up; raise Skip if this node cannot run it."""
         super().open()
         if self.recipe is not None and self.resamples:
             prepare(self.request.device, self.recipe.size)
@@ -128,7 +130,7 @@ class StreamingLoader(AheadLoader):
             self.library = PredecodedImages(self.library, self.request.decoded, self.request.device)
 
     def new_library(self) -> Decoder:
-        """The decoder, on the request's threads and the current device."""
+        """Return the decoder, on the request's threads and the current device."""
         return load("decoder", self.decoder)(self.request.threads)
 
     def close(self) -> None:
@@ -152,21 +154,22 @@ class StreamingLoader(AheadLoader):
             start = end
 
     def _images(self, files: FileBatch, epoch: int) -> tuple[torch.Tensor, Span | None]:
-        """The batch's pixels on the request's device, and the copy that brought them there, if any."""
+        """Return the batch's pixels on the request's device, and the copy that brought them there, if any."""
         device = self.request.device
         on_device = LOADERS[self.decoder].device == "cuda"
         images = self.pixels(files, epoch, device if on_device else torch.device("cpu"))
         return upload(images, device) if images.device.type == "cpu" else (images, None)
 
     def _files(self, order: np.ndarray) -> Iterator[FileBatch]:
-        """The files of each batch, read ahead by a thread that ends with this iterator."""
+        """Yield the files of each batch, read ahead by a thread that ends with this iterator."""
         reader = Ahead(self.reader.batches(order, self.request.batch_size), "gpufeed-read")
         with closing(reader):
             while (files := reader.get()) is not None:
                 yield files
 
     def pixels(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
-        """What becomes of the files, decoded uint8 (N, H, W, 3), in any epoch; on `device` or the request's.
+        """Return what becomes of the files, decoded uint8 (N, H, W, 3), in any epoch; on `device` or the
+        request's.
 
         Raises GpufeedError naming a bad file.
         """
@@ -197,7 +200,7 @@ class StreamingLoader(AheadLoader):
 
 
 def check_size(loader: str, request: LoadRequest) -> None:
-    """Raises GpufeedError for images that are to be resized, in a loader that leaves them as they are."""
+    """Raise GpufeedError for images that are to be resized, in a loader that leaves them as they are."""
     info = request.manifest.info
     if info.resize is not None and not LOADERS[loader].resizes:
         height, width = info.resize

@@ -73,7 +73,7 @@ class StripsLoader(AheadLoader):
             self.reader = None
 
     def files(self) -> list[str]:
-        """The strip set, which is mapped anew here so that its pages can go, and what is in no strip.
+        """Return the strip set, which is mapped anew here so that its pages can go, and what is in no strip.
 
         What was decoded ahead is dropped.
         """
@@ -89,14 +89,14 @@ class StripsLoader(AheadLoader):
         return self.reader.backend
 
     def drop(self) -> None:
-        """Forgets what was decoded ahead, once nothing is decoded any more."""
+        """Forget what was decoded ahead, once nothing is decoded any more."""
         if self.ahead_of is not None:
             self.ahead_of.cancel()
             self.ahead_of = None
         self.pool.submit(int).result()
 
     def windows(self, epoch: int) -> list[list[Unit]]:
-        """The units of each window of an epoch, a function of (seed, epoch)."""
+        """Return the units of each window of an epoch, a function of (seed, epoch)."""
         units = self.units
         if self.request.shuffle:
             units = [units[i] for i in self._generator(epoch).permutation(len(units))]
@@ -128,7 +128,9 @@ class StripsLoader(AheadLoader):
         return self._batches(order, self.epoch)
 
     def _batches(self, order: np.ndarray, epoch: int) -> Iterator[Batch]:
-        """Batches of the epoch's segments, one behind the other; a batch may lie across two of them."""
+        """Yield the batches of the epoch's segments, one behind the other; a batch may lie across two of
+        them.
+        """
         size, total, live = self.request.batch_size, len(order), []
         decoded = self._decoded(order, epoch)
         for start in range(0, total, size):
@@ -139,7 +141,9 @@ class StripsLoader(AheadLoader):
             yield joined([window.cut(max(start, window.start), min(end, window.end)) for window in live])
 
     def _segments(self, order: np.ndarray, epoch: int) -> list["Segment"]:
-        """The order, or the rest of it, cut where its windows end, each with the units that it needs."""
+        """Return the order, or the rest of it, cut where its windows end, each with the units that it
+        needs.
+        """
         windows = self.windows(epoch)
         window_of = np.full(len(self.labels), -1)
         for place, units in enumerate(windows):
@@ -155,7 +159,9 @@ class StripsLoader(AheadLoader):
         return segments
 
     def _decoded(self, order: np.ndarray, epoch: int) -> Iterator["Window"]:
-        """The windows of an epoch or its rest; the next one, or the next epoch's, is decoded meanwhile."""
+        """Yield the windows of an epoch or its rest; the next one, or the next epoch's, is decoded
+        meanwhile.
+        """
         segments, first = self._begun(order, epoch)
         waiting: Future | None = None
         for following in [*segments[1:], None]:
@@ -171,7 +177,9 @@ class StripsLoader(AheadLoader):
             yield window
 
     def _begun(self, order: np.ndarray, epoch: int) -> tuple[list["Segment"], "Decoded"]:
-        """The segments of an epoch or its rest, and the first window: from ahead, if they are those."""
+        """Return the segments of an epoch or its rest, and the first window: from ahead, if they are
+        those.
+        """
         ahead, self.ahead_of = self.ahead_of, None
         # an error ahead may be that of an epoch that nobody asks for: now it shows, if it is still there
         if ahead is not None and ahead.exception() is None and np.array_equal(ahead.result().order, order):
@@ -181,13 +189,13 @@ class StripsLoader(AheadLoader):
         return begun.segments, begun.first
 
     def _begin(self, epoch: int, order: np.ndarray | None = None) -> "Begun":
-        """Plans an epoch and decodes its first window; order: None for the whole epoch's."""
+        """Plan an epoch and decodes its first window; order: None for the whole epoch's."""
         order = self.order_of(epoch) if order is None else order
         segments = self._segments(order, epoch)
         return Begun(order, segments, self._decode(segments[0]))
 
     def _decode(self, segment: "Segment") -> "Decoded":
-        """Decodes a segment's units; runs in a thread of its own."""
+        """Decode a segment's units; runs in a thread of its own."""
         device, stream = self.request.device, self.decoding
         with nullcontext() if stream is None else torch.cuda.stream(stream):
             found, images = self.reader.read(segment.units)
@@ -198,7 +206,7 @@ class StripsLoader(AheadLoader):
             return window, None if stream is None else stream.record_event()
 
     def _most_images(self) -> int:
-        """Images of a window: as few windows as WINDOW_BYTES allows, and all about as large."""
+        """Return the images of a window: as few windows as WINDOW_BYTES allows, and all about as large."""
         most, images = max(1, WINDOW_BYTES // self._image_bytes()), len(self.split_ids)
         even = -(-images // -(-images // most))
         return min(most, even + max(len(unit.ids) for unit in self.units))
@@ -237,7 +245,7 @@ class Window:
     ids: torch.Tensor
 
     def cut(self, start: int, end: int) -> Batch:
-        """The samples order[start:end] of the epoch, which lie in this window."""
+        """Return the samples order[start:end] of the epoch, which lie in this window."""
         here = slice(start - self.start, end - self.start)
         return Batch(self.images.index_select(0, self.rows[here]), self.labels[here], self.ids[here], 0.0)
 
@@ -256,7 +264,7 @@ class Begun:
 
 
 def joined(pieces: list[Batch]) -> Batch:
-    """One batch of several."""
+    """Return one batch of several."""
     if len(pieces) == 1:
         return pieces[0]
     parts = zip(*((piece.images, piece.labels, piece.ids) for piece in pieces), strict=True)

@@ -94,20 +94,20 @@ class Plan:
     split_ids: np.ndarray
 
     def workers(self) -> int:
-        """Processes that read; 1 is the main process where there are no others."""
+        """Return the number of processes that read; 1 is the main process where there are no others."""
         return max(1, self.request.workers)
 
     def chunk(self) -> int:
-        """Samples that a worker puts together: a batch, once those of other ranks are left out."""
+        """Return the samples that a worker puts together: a batch, once those of other ranks are left out."""
         return self.request.batch_size * self.request.world_size
 
     def share(self, epoch: int) -> np.ndarray:
-        """The ids of the samples of this rank, int64: those that it has with any other loader."""
+        """Return the ids of the samples of this rank, int64: those that it has with any other loader."""
         r = self.request
         return epoch_order(self.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size)
 
     def shuffles(self, epoch: int, worker: int) -> tuple[Callable, Callable]:
-        """What webdataset does to an iterator of shards, and to one of samples, in one worker."""
+        """Return what webdataset does to an iterator of shards, and to one of samples, in one worker."""
         from webdataset.filters import detshuffle
 
         if not self.request.shuffle:
@@ -119,7 +119,9 @@ class Plan:
         return of_shards.run, of_samples.run
 
     def order(self, epoch: int) -> np.ndarray:
-        """The ids of this rank in the order in which they come, int64: what workers do, with ids alone."""
+        """Return the ids of this rank in the order in which they come, int64: what workers do, with ids
+        alone.
+        """
         turns = [self._chunks(epoch, worker) for worker in range(self.workers())]
         rows = []
         while turns:  # the DataLoader asks its workers in turn, and leaves out those that have ended
@@ -132,7 +134,7 @@ class Plan:
         return order[np.isin(order, self.share(epoch))]
 
     def _chunks(self, epoch: int, worker: int) -> Iterator[list[int]]:
-        """The ids of each chunk of one worker, with those of other ranks."""
+        """Yield the ids of each chunk of one worker, with those of other ranks."""
         shuffle_shards, shuffle_samples = self.shuffles(epoch, worker)
         own = islice(shuffle_shards(iter(self.shards.values())), worker, None, self.workers())
         ids = shuffle_samples(chain.from_iterable(shard.ids for shard in own))
@@ -140,7 +142,9 @@ class Plan:
             yield chunk
 
     def wanted(self, epoch: int, skipped: int) -> np.ndarray | None:
-        """Which sample ids are still to come on this rank, bool (largest id + 1,); None: all of the split."""
+        """Return which sample ids are still to come on this rank, bool (largest id + 1,); None: all of the
+        split.
+        """
         if not skipped and self.request.world_size == 1:
             return None
         wanted = np.zeros(int(self.split_ids.max()) + 1, dtype=bool)
@@ -161,7 +165,7 @@ class ShardBatches(HostBatches):
         return {"dataset": self.reader, "batch_size": None, "collate_fn": as_it_is}
 
     def start_at(self, skipped: int, epoch: int) -> Iterator[HostBatch]:
-        """The chunks of an epoch without its first `skipped` samples."""
+        """Return the chunks of an epoch without its first `skipped` samples."""
         self.turn.copy_(torch.tensor([epoch, skipped]))
         return self.start(NONE, epoch)
 
@@ -202,14 +206,15 @@ class ShardReader(IterableDataset):
     def made(
         self, chunk: list[tuple[int, bytes]], epoch: int, wanted: np.ndarray | None
     ) -> list[torch.Tensor] | GpufeedError:
-        """The wanted samples of a chunk, decoded."""
+        """Return the wanted samples of a chunk, decoded."""
         own = [(i, data) for i, data in chunk if wanted is None or wanted[i]]
         if not own:
             return [torch.empty(0), *(torch.empty(0, dtype=torch.int64) for _ in range(2))]
         return collate([self.samples.made(i, epoch, data) for i, data in own])
 
     def checked(self, found: Iterable[dict], opened: list[str]) -> Iterator[tuple[int, bytes]]:
-        """(sample id, file) of each sample in the shards; raises GpufeedError unless the index says the same.
+        """Yield (sample id, file) of each sample in the shards; raise GpufeedError unless the index says the
+        same.
 
         A tar file that is cut short, or damaged between two members, ends without an error of tarfile's.
         """
@@ -230,14 +235,14 @@ class ShardReader(IterableDataset):
 
 
 def noted(urls: Iterable[dict], opened: list[str]) -> Iterator[dict]:
-    """The shards as they pass; `opened` has those that have passed."""
+    """Yield the shards as they pass; `opened` has those that have passed."""
     for url in urls:
         opened.append(url["url"])
         yield url
 
 
 def wrong(file: str, found: str, expected: str) -> GpufeedError:
-    """The error for a shard that is not the one of the index."""
+    """Return the error for a shard that is not the one of the index."""
     return ShardsInfo.wrong(f"{file}: {found}", expected)
 
 
@@ -247,7 +252,9 @@ def as_it_is(chunk):
 
 
 def cut(chunks: Iterator[HostBatch], request: LoadRequest) -> Iterator[HostBatch]:
-    """Batches of the request's size, and a last one with the rest; a chunk that is one stays as it is."""
+    """Yield the batches of the request's size, and a last one with the rest; a chunk that is one stays as it
+    is.
+    """
     waiting: list[HostBatch] = []
     with closing(chunks):
         for chunk in chunks:
@@ -259,7 +266,7 @@ def cut(chunks: Iterator[HostBatch], request: LoadRequest) -> Iterator[HostBatch
 
 
 def first(waiting: list[HostBatch], request: LoadRequest) -> HostBatch:
-    """Takes one batch, or all that there is, from the front of the chunks that wait.
+    """Take one batch, or all that there is, from the front of the chunks that wait.
 
     load_ms: of all the chunks that were waited for since the batch before.
     """
@@ -281,6 +288,6 @@ def first(waiting: list[HostBatch], request: LoadRequest) -> HostBatch:
 
 
 def joined(parts: list[torch.Tensor], request: LoadRequest) -> torch.Tensor:
-    """The parts, one behind the other, in (pinned) host memory."""
+    """Return the parts, one behind the other, in (pinned) host memory."""
     shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
     return torch.cat(parts, out=empty_batch(shape, parts[0].dtype, torch.device("cpu"), request))

@@ -13,7 +13,8 @@ from gpufeed.core.vit_options import PLAIN_FORM
 
 
 def make(name: str, num_classes: int, image_size: tuple[int, int], options: Mapping[str, Any]) -> nn.Module:
-    """The model `name`, registered or a reference, on the CPU: float (N, 3, H, W) to logits (N, num_classes).
+    """Return the model `name`, registered or a reference, on the CPU: float (N, 3, H, W) to logits (N,
+    num_classes).
 
     image_size: (height, width) of the images that it will get, which models of any size do not read.
     Raises Skip if a package that it needs is missing, GpufeedError for options that it refuses.
@@ -37,7 +38,8 @@ def referred_to(
 
 
 def portable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the same function of the same weights that run on any device: for models that are used.
+    """Return the options of the same function of the same weights that run on any device: for models that are
+    used.
 
     Kernels that only some nodes have give way to torch's own, in the same form of GELU.
     """
@@ -46,7 +48,7 @@ def portable(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require(model: nn.Module, device: torch.device, precision: str) -> None:
-    """Raises Skip if this node lacks what the model is labelled with, so that nothing else is timed for it.
+    """Raise Skip if this node lacks what the model is labelled with, so that nothing else is timed for it.
 
     precision: fp32 | tf32 | fp16 | bf16.
     """

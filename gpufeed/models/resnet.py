@@ -13,7 +13,7 @@ STEMS = ("imagenet", "cifar")
 
 
 def resnet18(num_classes: int, stem: str = "imagenet") -> nn.Module:
-    """An untrained ResNet-18 over float (N, 3, H, W), giving logits (N, num_classes).
+    """Return an untrained ResNet-18 over float (N, 3, H, W), giving logits (N, num_classes).
 
     stem: `imagenet` is torchvision's 7x7 convolution of stride 2 and max-pool, `cifar` a 3x3 convolution
     of stride 1 without pooling. Raises GpufeedError for another one.

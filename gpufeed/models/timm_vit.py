@@ -18,7 +18,7 @@ def timm_vit(
     pool: str,
     activation: str,
 ) -> nn.Module:
-    """timm's model of that name, untrained, over float (N, 3, H, W), giving logits (N, num_classes).
+    """Return timm's model of that name, untrained, over float (N, 3, H, W), giving logits (N, num_classes).
 
     pool: `mean` over the patches or `class_token`, activation: `gelu` or `gelu_tanh`, as in
     gpufeed.models.vit. Raises GpufeedError for a name

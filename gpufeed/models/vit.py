@@ -95,7 +95,9 @@ class Norm(nn.LayerNorm):
 
 
 def split(qkv: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """(N, tokens, 3, heads, width / heads) as views: q, k and v, each (N, heads, tokens, width / heads)."""
+    """Return (N, tokens, 3, heads, width / heads) as views: q, k and v, each (N, heads, tokens, width /
+    heads).
+    """
     return qkv.permute(2, 0, 3, 1, 4).unbind()
 
 
@@ -244,7 +246,7 @@ class VisionTransformer(nn.Module):
         return sdpa_kernel(BACKENDS[self.sdpa]) if self.sdpa in BACKENDS else nullcontext()
 
     def require(self, device: torch.device, precision: str) -> None:
-        """Raises Skip if this node cannot run what activation and sdpa name.
+        """Raise Skip if this node cannot run what activation and sdpa name.
 
         Without it a missing extension would give the times of its reference under the extension's name.
         precision: fp32 | tf32 | fp16 | bf16.
@@ -262,7 +264,7 @@ class VisionTransformer(nn.Module):
             self._try_attention(device, dtype)
 
     def _try_product(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Runs the MLP's products forward and backward on one image's worth of zeros."""
+        """Run the MLP's products forward and backward on one image's worth of zeros."""
         mlp = self.blocks[0].mlp
         shapes = [parameter.shape for layer in (mlp.fc1, mlp.fc2) for parameter in (layer.weight, layer.bias)]
         shapes.insert(0, (self.tokens, self.head.in_features))
@@ -276,7 +278,7 @@ class VisionTransformer(nn.Module):
             ) from error
 
     def _try_attention(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Runs attention forward and backward on one image's worth of zeros, laid out as in training."""
+        """Run attention forward and backward on one image's worth of zeros, laid out as in training."""
         width, heads = self.head.in_features, self.blocks[0].attn.heads
         shape = (1, self.tokens, 3, heads, width // heads)
         q, k, v = split(torch.zeros(shape, device=device, dtype=dtype, requires_grad=True))

@@ -30,14 +30,16 @@ class Work:
 
 
 def known(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The options that decide the cost, those of others' models too; None for any other kind of model."""
+    """Return the options that decide the cost, those of others' models too; None for any other kind
+    of model.
+    """
     found = {**SIZES.get(model, {}), **options}
     needed = ("patch", "width", "depth", "mlp_ratio", "pool")
     return {key: found[key] for key in needed} if all(key in found for key in needed) else None
 
 
 def step(options: Mapping[str, Any], image: tuple[int, int], classes: int, batch: int) -> Iterator[Work]:
-    """The operations of one step, forward and backward. options: of `known`. image: (height, width)."""
+    """Yield the operations of one step, forward and backward. options: of `known`. image: (height, width)."""
     patch, width, depth = options["patch"], options["width"], options["depth"]
     hidden = hidden_width(width, options["mlp_ratio"])
     patches = (image[0] // patch) * (image[1] // patch)
@@ -53,7 +55,7 @@ def step(options: Mapping[str, Any], image: tuple[int, int], classes: int, batch
 
 
 def linear(name: str, rows: int, inner: int, outer: int, times: int, first: bool = False) -> Iterator[Work]:
-    """(rows, inner) x (inner, outer) forward, and the gradients of the weight and of the input.
+    """Yield (rows, inner) x (inner, outer) forward, and the gradients of the weight and of the input.
 
     first: nobody asks for the gradient of the input.
     """
@@ -74,12 +76,13 @@ def attention(batch: int, tokens: int, width: int, times: int) -> Iterator[Work]
 
 
 def flops(works: Iterator[Work]) -> int:
-    """Multiplications and additions of all."""
+    """Return multiplications and additions of all."""
     return sum(work.flops * work.times for work in works)
 
 
 def floor_ms(works: Iterator[Work], itemsize: int, tflop_per_s: float, gb_per_s: float) -> float:
-    """Milliseconds below which no step can be: each work takes what multiplying or what moving takes.
+    """Return the milliseconds below which no step can be: each work takes what multiplying or what moving
+    takes.
 
     itemsize: bytes of a value. The rates: what a large product and a large copy reach on the device.
     """

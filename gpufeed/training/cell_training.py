@@ -87,19 +87,19 @@ class Trained:
 
 
 def read_cell(cell: dict) -> Cell:
-    """The cell behind Cell.asdict."""
+    """Return the cell behind Cell.asdict."""
     return Cell(**{**cell, "overrides": tuple(cell["overrides"])})
 
 
 def settle_process(threads: int | None) -> None:
-    """Makes this process one that trains. threads: as in measure."""
+    """Make this process one that trains. threads: as in measure."""
     keep_freed_blocks()
     if threads is not None:
         torch.set_num_threads(max(1, min(threads, cores_allowed())))
 
 
 def guarded(cell: Cell, work: Callable[[], Made]) -> tuple[str, str | None, Made | None]:
-    """("done", None, what `work` returned), or status and sentence of what stopped it, and None.
+    """Return ("done", None, what `work` returned), or status and sentence of what stopped it, and None.
 
     What the node lacks is `skipped`, an error `failed`. An interrupt or SIGTERM is not caught.
     """
@@ -129,7 +129,7 @@ def train(
     least_s: float = 0.0,
     scratch: Path | None = None,
 ) -> Trained:
-    """Finds the cell's place, sets the cell up and trains it; raises Skip, NotPassed or what stops it.
+    """Find the cell's place, sets the cell up and trains it; raise Skip, NotPassed or what stops it.
 
     repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
     None for a ceiling, which has none. on_epoch, checkpoints: as in TrainJob. telemetry: whether it is
@@ -342,7 +342,9 @@ def cold_files(ready: Ready, steps: int | None) -> Iterator[None]:
 
 
 def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Who decoded the images of all ranks; each is a Tally.asdict, or None where no other could have."""
+    """Return who decoded the images of all ranks; each is a Tally.asdict, or None where no other
+    could have.
+    """
     if loadings[0] is None:
         return None
     fell_back = sum((Counter(loading["fell_back"]) for loading in loadings), Counter())
@@ -351,7 +353,7 @@ def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:
 
 
 def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) -> Answers:
-    """What the model says of the evaluation split, through the cell's own loader and augment `none`.
+    """Return what the model says of the evaluation split, through the cell's own loader and augment `none`.
 
     request: of the training split.
     """
@@ -365,21 +367,23 @@ def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) ->
 
 
 def is_judged(cell: Cell) -> bool:
-    """Whether accuracy means anything: not of a ceiling, whose model saw one batch, nor after a few steps."""
+    """Return whether accuracy means anything: not of a ceiling, whose model saw one batch, nor after a few
+    steps.
+    """
     return not LOADERS[cell.loader].ceiling and cell.steps is None
 
 
 def between_epochs(
     cell: Cell, model: nn.Module, request: LoadRequest, place: Place
 ) -> Callable[[], dict] | None:
-    """What judges the model after an epoch; None for a cell that is judged at its end, or never."""
+    """Return what judges the model after an epoch; None for a cell that is judged at its end, or never."""
     if cell.hyper["trainer"].get("evaluate") != "epoch" or not is_judged(cell):
         return None
     return lambda: judge(cell, model, request, place.precision).accuracy()
 
 
 def explain(error: Exception, cell: Cell) -> str:
-    """An error as one line for the report; its traceback is in the log."""
+    """Return an error as one line for the report; its traceback is in the log."""
     if isinstance(error, torch.OutOfMemoryError):
         return f"CUDA ran out of memory at batch size {cell.batch_size}: {first_line(error)}"
     return one_line(error)

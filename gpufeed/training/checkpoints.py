@@ -67,23 +67,25 @@ class Checkpoints:
         return Path(self.folder) / CHECKPOINT
 
     def due(self, step: int, asked: bool) -> bool:
-        """Whether the state is to be written after so many steps. asked: whether the training has to end."""
+        """Return whether the state is to be written after so many steps. asked: whether the training has to
+        end.
+        """
         return step > 0 and (step % self.every == 0 or asked)
 
     def write(self, save: Callable[[Path], None]) -> None:
-        """Replaces the file by what `save` writes: whole or not at all, a loss of power included."""
+        """Replace the file by what `save` writes: whole or not at all, a loss of power included."""
         with whole(self.path) as partial:
             save(partial)
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
 
     def end(self, step: int) -> NoReturn:
-        """Raises notice.Ended; the state after so many steps is written."""
+        """Raise notice.Ended; the state after so many steps is written."""
         log.info("asked to end: the state after step %d is kept in %s", step, self.path)
         raise sigterm_handler.Ended
 
     def about(self, job: Training) -> dict[str, Any]:
-        """What a file must say of the training that it belongs to."""
+        """Return what a file must say of the training that it belongs to."""
         request, shapes = (
             job.loader.request,
             [
@@ -102,7 +104,7 @@ class Checkpoints:
         }
 
     def read(self, trainer: str, job: Training) -> dict[str, Any] | None:
-        """The state that `trainer` wrote for this very training, on the CPU; None without one.
+        """Return the state that `trainer` wrote for this very training, on the CPU; None without one.
 
         A file that is damaged, or of another training, is left out with a warning; where it is required it
         raises GpufeedError.
@@ -131,7 +133,7 @@ class Checkpoints:
         return about.get("batch_size") if about.get("owner") == self.owner else None
 
     def take(self, folder: Path) -> list[dict[str, Any]]:
-        """Copies the file of another run's folder to here, so that it is the one that is gone on from.
+        """Copy the file of another run's folder to here, so that it is the one that is gone on from.
 
         Returns the entries of the epochs that are over in it. Raises GpufeedError for what is no checkpoint.
         """
@@ -148,7 +150,7 @@ class Checkpoints:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The state in a file, on the CPU. Raises GpufeedError for what is no checkpoint."""
+    """Return the state in a file, on the CPU. Raises GpufeedError for what is no checkpoint."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         if {"about", "step", "recorder"} <= state[KEY].keys():
@@ -160,7 +162,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def check_stamp(path: Path, found: object, expected: dict[str, Any]) -> None:
-    """Raises GpufeedError for the file of another training. found, expected: as from `stamp`."""
+    """Raise GpufeedError for the file of another training. found, expected: as from `stamp`."""
     known = found if isinstance(found, dict) else {}
     other = [key for key in expected if known.get(key) != expected[key]]
     if other or found != expected:
@@ -182,18 +184,18 @@ def heeding(job: Training) -> Iterator[None]:
 
 
 def stamp(trainer: str, about: dict[str, Any]) -> dict[str, Any]:
-    """What the file of a trainer says of its training."""
+    """Return what the file of a trainer says of its training."""
     return {"format": FORMAT, "trainer": trainer, **about}
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """Where the random numbers of torch are, uint8 tensors on the CPU."""
+    """Return where the random numbers of torch are, uint8 tensors on the CPU."""
     state = {"cpu": torch.get_rng_state()}
     return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 
 
 def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Goes on with them."""
+    """Go on with them."""
     torch.set_rng_state(state["cpu"])
     if "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
@@ -215,7 +217,7 @@ def resumable(folder: str | Path, *owner: str) -> Iterator[Checkpoints]:
 
 
 def remove_if_done(checkpoints: Checkpoints, status: str) -> None:
-    """Removes the checkpoints of a training that is `done`; one that was skipped or failed is tried again."""
+    """Remove the checkpoints of a training that is `done`; one that was skipped or failed is tried again."""
     if status == "done":
         checkpoints.remove()
         with suppress(OSError):  # it may hold what was made

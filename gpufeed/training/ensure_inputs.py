@@ -47,7 +47,9 @@ class Shelf:
 
 
 def shelf_of(values: Mapping[str, Any]) -> Shelf:
-    """Where the command line wants datasets to be; raises GpufeedError for a decoder that builds no cache."""
+    """Return where the command line wants datasets to be; raise GpufeedError for a decoder that builds no
+    cache.
+    """
     choices = {name for name, decoder in DECODERS.items() if decoder.reads == "files"}  # of no other store
     require_known("decoder", values["cache_decoder"], choices, "cache_decoder")
     archives = tuple(Path(folder) for folder in values["archives"])
@@ -57,7 +59,7 @@ def shelf_of(values: Mapping[str, Any]) -> Shelf:
 
 
 def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
-    """The manifest of a source of the config, downloaded and prepared if it is not there.
+    """Return the manifest of a source of the config, downloaded and prepared if it is not there.
 
     shipped: the config as it comes, whose files the workflow would prepare into the folder of that name. A
     source that differs, or is made by options, has a folder whose name ends in a digest of what it is made
@@ -80,7 +82,7 @@ def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
 
 
 def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Path) -> None:
-    """Fetches a source's files, or makes the dataset that it is made of, and lays its images out."""
+    """Fetch a source's files, or makes the dataset that it is made of, and lays its images out."""
     source, options = config["sources"][name], source_options(config, name)
     files = [SourceFile(**{**file, "urls": tuple(file.get("urls", ()))}) for file in source.get("files", [])]
     if source["layout"] in DERIVED:
@@ -100,7 +102,7 @@ def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Pat
 
 
 def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
-    """Whether the manifest is there and was made from just that."""
+    """Return whether the manifest is there and was made from just that."""
     if not manifest.exists():
         return False
     try:
@@ -125,8 +127,9 @@ def as_list(value: object) -> object:
 
 
 def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
-    """The store that the cell's loader reads, built if it is not there or not of this manifest. The extension
-    of a model's activation is found or built when it is asked for."""
+    """Return the store that the cell's loader reads, built if it is not there or not of this manifest. The
+    extension of a model's activation is found or built when it is asked for.
+    """
     if LOADERS[cell.loader].store is None:
         return Stores()
     return stores_in(cell, Manifest.read(manifest), manifest.parent, shelf.decoder)
@@ -145,7 +148,7 @@ def stores_in(cell: Cell, samples: Manifest, folder: Path, decoder: str) -> Stor
 
 
 def opens(name: str, path: Path, manifest: Manifest) -> bool:
-    """Whether a store is there, whole and of this manifest."""
+    """Return whether a store is there, whole and of this manifest."""
     if not path.exists():
         return False
     try:

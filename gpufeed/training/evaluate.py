@@ -24,7 +24,7 @@ class Answers:
     loss: float
 
     def accuracy(self) -> dict[str, int | float | str]:
-        """The `accuracy` of a record."""
+        """Return the `accuracy` of a record."""
         correct, images = int((self.labels == self.predicted).sum()), len(self.labels)
         return {
             "split": self.split,
@@ -44,7 +44,7 @@ def answers(
     precision: str,
     channels_last: bool = False,
 ) -> Answers:
-    """Asks the model about one epoch of an open loader; leaves it in evaluation mode.
+    """Ask the model about one epoch of an open loader; leave it in evaluation mode.
 
     Raises GpufeedError if the loader did not give every sample of its split once, or if the loss is
     not finite.

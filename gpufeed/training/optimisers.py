@@ -18,7 +18,7 @@ def make_optimiser(
     device: torch.device,
     capturable: bool = False,
 ) -> torch.optim.Optimizer:
-    """The optimiser that `options` names; raises GpufeedError for an unknown one.
+    """Return the optimiser that `options` names; raise GpufeedError for an unknown one.
 
     With `decay_matrices_only` parameters of one dimension, biases and normalisation, are not decayed.
     On CUDA it is torch's fused one, which never waits for the device, not even with a gradient scaler. With
@@ -46,7 +46,9 @@ def make_optimiser(
 
 
 def decay_groups(parameters: Iterable[torch.nn.Parameter]) -> list[dict[str, Any]]:
-    """The parameters as an optimiser's groups: those of two or more dimensions, and the rest undecayed."""
+    """Return the parameters as an optimiser's groups: those of two or more dimensions, and the rest
+    undecayed.
+    """
     parameters = list(parameters)
     matrices = [parameter for parameter in parameters if parameter.ndim > 1]
     rest = [parameter for parameter in parameters if parameter.ndim < 2]
@@ -55,7 +57,7 @@ def decay_groups(parameters: Iterable[torch.nn.Parameter]) -> list[dict[str, Any
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Sets the rate of the next step; a tensor is filled in place, for the graph that holds it."""
+    """Set the rate of the next step; a tensor is filled in place, for the graph that holds it."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(rate)
@@ -64,12 +66,12 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 
 def rate_at(rates: Sequence[float], step: int) -> float:
-    """The rate of a step, counted from 0; beyond the schedule its last one."""
+    """Return the rate of a step, counted from 0; beyond the schedule its last one."""
     return rates[min(step, len(rates) - 1)]
 
 
 def learning_rates(options: Mapping[str, Any], total_steps: int) -> list[float]:
-    """The learning rate of every step of a run.
+    """Return the learning rate of every step of a run.
 
     `one_cycle` rises over the first `warmup_share` of the steps to `learning_rate` and falls to nearly
     zero (torch's OneCycleLR; momentum stays as it is). Raises GpufeedError for an unknown schedule.

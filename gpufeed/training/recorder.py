@@ -26,7 +26,7 @@ log = logging.getLogger("gpufeed")
 def summarise_epoch(
     epoch: int, marks: Sequence[StepMarks], losses: Sequence[torch.Tensor]
 ) -> tuple[dict, list[dict]]:
-    """The entry of an epoch in the record and its rows; call after the device has passed its end.
+    """Return the entry of an epoch in the record and its rows; call after the device has passed its end.
 
     losses: 0-dimensional, one a step. Raises GpufeedError at the first one that is not finite.
     """
@@ -37,7 +37,9 @@ def summarise_epoch(
 
 
 def epoch_entry(epoch: int, rows: Sequence[Mapping]) -> dict:
-    """The entry of an epoch in the record, from all of its rows: their totals follow one on another."""
+    """Return the entry of an epoch in the record, from all of its rows: their totals follow one on
+    another.
+    """
     images, epoch_s = sum(row["images"] for row in rows), sum(row["total_ms"] for row in rows) / 1e3
     return {
         "epoch": epoch,
@@ -58,7 +60,7 @@ def log_epoch(entry: dict) -> None:
 
 
 def check_images(job: TrainJob, epoch: int, images: int, run_is_over: bool) -> None:
-    """Raises GpufeedError if an epoch lost or repeated samples of this rank.
+    """Raise GpufeedError if an epoch lost or repeated samples of this rank.
 
     images: how many came. run_is_over: a run of `steps` may end before its epoch does.
     """
@@ -74,7 +76,7 @@ def check_images(job: TrainJob, epoch: int, images: int, run_is_over: bool) -> N
 
 
 def check_losses(rows: list[dict]) -> None:
-    """Raises GpufeedError at the first loss that is not finite."""
+    """Raise GpufeedError at the first loss that is not finite."""
     for row in rows:
         if not math.isfinite(row["loss"]):
             raise GpufeedError(
@@ -110,7 +112,7 @@ class MinimumDuration:
         return time.perf_counter() >= self.until_s
 
     def steps(self, rows: Sequence[Mapping], epochs: Sequence[Mapping]) -> int:
-        """How many steps are still to be made; 0 if it has been long enough. Every rank must ask.
+        """Return how many steps are still to be made; 0 if it has been long enough. Every rank must ask.
 
         rows: of all steps so far. epochs: their entries, or {"steps": ...} of one that is not over. Whole
         epochs, but for a run of `steps`, which may end anywhere.
@@ -138,7 +140,7 @@ class MinimumDuration:
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Gives the model the weights of the run as planned, in place: a graph reads these tensors."""
+        """Give the model the weights of the run as planned, in place: a graph reads these tensors."""
         if self.kept is not None:
             for name, tensor in self.job.model.state_dict().items():
                 tensor.copy_(self.kept[name])
@@ -193,7 +195,7 @@ class Recorder:
         return self.step_in_epoch == self.in_epoch or self.step == self.total
 
     def run_is_over(self) -> bool:
-        """Whether the step was the last of the run; at its planned end `total` grows if it goes on."""
+        """Return whether the step was the last of the run; at its planned end `total` grows if it goes on."""
         if self.longer.time_is_up:
             self.total = self.step
         if self.step == self.total and self.longer.least_s:
@@ -204,7 +206,7 @@ class Recorder:
         return self.step == self.total
 
     def begin(self) -> None:
-        """Starts the clock: of an epoch, or of what is left of one."""
+        """Start the clock: of an epoch, or of what is left of one."""
         synchronise(self.job.device)
         self.previous = Mark(self.job.device)
 
@@ -234,7 +236,7 @@ class Recorder:
             self.previous = Mark(self.job.device)  # the handler's time belongs to no batch
 
     def settle(self) -> None:
-        """Waits for the device and reads all marks; raises GpufeedError at a loss that is not finite."""
+        """Wait for the device and read all marks; raise GpufeedError at a loss that is not finite."""
         synchronise(self.job.device)  # from here on events and losses may be read
         if self.marks:
             images, losses = self._over_ranks()
@@ -247,7 +249,7 @@ class Recorder:
             check_losses(rows)
 
     def _over_ranks(self) -> tuple[list[int], list[float]]:
-        """Images and mean loss of each step that is not read yet, over all ranks."""
+        """Return the images and mean loss of each step that is not read yet, over all ranks."""
         images, losses = [mark.images for mark in self.marks], torch.stack(self.losses).float()
         request = self.job.loader.request
         if request.world_size == 1:
@@ -267,7 +269,7 @@ class Recorder:
         return whole, (weighted / counted).tolist()
 
     def end_epoch(self) -> dict:
-        """Reads what is left of the epoch, off the clock, and returns its entry; then the next one begins.
+        """Read what is left of the epoch, off the clock, and return its entry; then the next one begins.
 
         Raises GpufeedError at a loss that is not finite and where samples were lost or repeated.
         """
@@ -287,7 +289,7 @@ class Recorder:
         return entry
 
     def _judged(self) -> dict:
-        """The accuracy between two epochs; training goes on as if nobody had asked."""
+        """Return the accuracy between two epochs; training goes on as if nobody had asked."""
         with forked_rng(self.job.device):
             accuracy = self.job.judge()
         self.job.model.train()
@@ -295,17 +297,17 @@ class Recorder:
         return accuracy
 
     def result(self) -> TrainResult:
-        """What the run was, with the model as it was at the planned end."""
+        """Return what the run was, with the model as it was at the planned end."""
         self.longer.put_back()
         return TrainResult(self.rows, self.epochs, self.first_batch_s, self.resumed)
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as plain values, after `settle`."""
+        """Return all of it as plain values, after `settle`."""
         names = ("rows", "epochs", "first_batch_s", "read", "own_images", "resumed")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up the run that this is the state of."""
+        """Take up the run that this is the state of."""
         for name, value in state.items():
             setattr(self, name, value)
         self.resumed = [*self.resumed, self.step]

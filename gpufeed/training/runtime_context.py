@@ -44,7 +44,9 @@ class Stores:
 
     @classmethod
     def of(cls, paths: Mapping[str, str]) -> "Stores":
-        """Those that are named in `paths`, such as the input of a job; `get` is all that is asked of it."""
+        """Return those that are named in `paths`, such as the input of a job; `get` is all that is asked of
+        it.
+        """
         return cls(**{one.name: Path(path) for one in fields(cls) if (path := paths.get(one.name))})
 
 
@@ -63,7 +65,7 @@ class Place:
     cpus: tuple[int, ...] = ()  # ids of those that the process is kept on, where the cell says how many
 
     def find(self, cell: Cell) -> None:
-        """Raises Skip if this node lacks what the cell asks for."""
+        """Raise Skip if this node lacks what the cell asks for."""
         self.device, self.devices = resolve_device(cell.device), cell.devices
         require_devices(cell.devices, self.device, cell.device)
         self.precision = resolve_precision(cell.precision, self.device)
@@ -90,7 +92,7 @@ class Place:
         return setting.of_cell(cell)
 
     def resolved(self) -> dict[str, Any]:
-        """The field `resolved` of a document."""
+        """Return the field `resolved` of a document."""
         return {
             "device": self.device.type,
             "precision": self.precision,
@@ -137,7 +139,9 @@ def ahead_of(cell: Cell) -> int:
 
 
 def reads_files(manifest: Manifest, stores: Stores) -> bool:
-    """Whether the loader of a cell reads image files: without a store, or those that are in no strip."""
+    """Return whether the loader of a cell reads image files: without a store, or those that are in no
+    strip.
+    """
     if store := store_in(stores):
         name, path = store
         return bool(STORES[name].leaves) and load("store", name, "leaves")(path, manifest)
@@ -145,13 +149,15 @@ def reads_files(manifest: Manifest, stores: Stores) -> bool:
 
 
 def make_model(cell: Cell, request: LoadRequest) -> nn.Module:
-    """The cell's model with one output a class, for the size of its samples, on the request's device."""
+    """Return the cell's model with one output a class, for the size of its samples, on the request's
+    device.
+    """
     classes, options = len(request.manifest.info.classes), cell.hyper.get("model", {})
     return make(cell.model, classes, request.image_size, options).to(request.device)
 
 
 def make_augment(name: str, cell: Cell, manifest: Manifest, seed: int) -> Any:
-    """An augment for the cell's mean and std; the cell's options belong to the cell's own augment."""
+    """Return an augment for the cell's mean and std; the cell's options belong to the cell's own augment."""
     options = cell.hyper.get("augment", {}) if name == cell.augment else {}
     return fetch("augment", name)(*mean_and_std(cell, manifest), seed, options)
 
@@ -165,7 +171,7 @@ def mean_and_std(cell: Cell, manifest: Manifest) -> tuple[Sequence[float], Seque
 def load_request(
     cell: Cell, manifest: Manifest, stores: Stores, device: torch.device, seed: int, augment: Any
 ) -> LoadRequest:
-    """What the training loader gets to know; an augment for single samples travels in it."""
+    """Return what the training loader gets to know; an augment for single samples travels in it."""
     rank, world_size = place_in_group()
     return LoadRequest(
         manifest=manifest,
@@ -203,7 +209,7 @@ def make_trainer(
     on_epoch: Callable[[dict], None] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Trainer:
-    """The cell's trainer for this model and this open loader. judge and the rest: as in TrainJob."""
+    """Return the cell's trainer for this model and this open loader. judge and the rest: as in TrainJob."""
     job = TrainJob(
         model=model,
         loader=loader,
@@ -225,7 +231,8 @@ def make_trainer(
 
 
 def example_batch(request: LoadRequest) -> torch.Tensor:
-    """Noise with the shape and dtype of the loader's first batch, on the device, for warm-up and capture.
+    """Return noise with the shape and dtype of the loader's first batch, on the device, for warm-up and
+    capture.
 
     uint8 (N, H, W, 3), or float32 (N, 3, H, W) where samples are transformed in the loader.
     """
@@ -245,7 +252,7 @@ LARGEST = 2**34  # bytes of a file that is looked at: 16 GiB are four million pa
 
 
 def input_files(request: LoadRequest) -> list[Path]:
-    """What its loader reads: the files of its store, without one the split's."""
+    """Return what its loader reads: the files of its store, without one the split's."""
     if store := store_in(request):
         name, path = store
         parts = STORES[name].parts and load("store", name, "parts")
@@ -257,7 +264,8 @@ def input_files(request: LoadRequest) -> list[Path]:
 
 
 def page_cached_share(files: Sequence[Path]) -> float | None:
-    """Share of the files' pages that are in memory, 0..1, from SAMPLED of them; None where nobody tells.
+    """Return the share of the files' pages that are in memory, 0..1, from SAMPLED of them; None where nobody
+    tells.
 
     Linux only. Files above LARGEST are left out.
     """

@@ -30,7 +30,8 @@ def fitting(
     first: int | None = None,
     again: Callable[[], bool] = lambda: True,
 ) -> tuple[int, Made]:
-    """(batch size, what `work` returned) of the cell, or of the same cell with the first batch that fits.
+    """Return (batch size, what `work` returned) of the cell, or of the same cell with the first batch that
+    fits.
 
     The batch is halved from `batch_size` down to `smallest_batch_size`, if the cell has one; its other
     settings stay. first: the batch to begin with, where the cell may have it. again: whether the work may
@@ -65,7 +66,9 @@ def fitting(
 
 
 def halved(cell: Cell) -> Cell | None:
-    """The cell with half its batch, or the smallest that it may have; None where it has that already."""
+    """Return the cell with half its batch, or the smallest that it may have; None where it has that
+    already.
+    """
     least = cell.smallest_batch_size
     if least is None or cell.batch_size <= least:
         return None
@@ -79,7 +82,9 @@ def sizes(tried: list[int]) -> str:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or one that it followed upon, says that memory ran out: a device's or the host's."""
+    """Return whether an error, or one that it followed upon, says that memory ran out: a device's or the
+    host's.
+    """
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, torch.OutOfMemoryError | MemoryError):
@@ -93,7 +98,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def release() -> None:
-    """Gives back what the try before held, and forgets what was compiled for its batch.
+    """Give back what the try before held, and forgets what was compiled for its batch.
 
     torch.compile would take a second size for a dimension that changes, and make slower code.
     """

@@ -13,7 +13,7 @@ from gpufeed.training.optimisers import make_optimiser
 
 
 def lay_out(images: torch.Tensor, channels_last: bool) -> torch.Tensor:
-    """Float (N, C, H, W) in the memory format that the convolutions want."""
+    """Return float (N, C, H, W) in the memory format that the convolutions want."""
     return images.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
@@ -49,13 +49,13 @@ class TrainStep:
     def inputs(
         self, images: torch.Tensor | Rows, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        """What the model gets: the augmented images, float (N, 3, H, W)."""
+        """Return what the model gets: the augmented images, float (N, 3, H, W)."""
         if isinstance(images, Rows):
             return self.job.augment.gather(images.store, images.rows, ids, epoch)
         return images if self.job.augment is None else self.job.augment(images, ids, epoch)
 
     def loss(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The mean over a batch, float32, 0-dimensional; called within `context`."""
+        """Return the mean over a batch, float32, 0-dimensional; called within `context`."""
         logits = self.model(lay_out(inputs, self.job.channels_last))  # (N, classes)
         return self.criterion(logits.float(), labels)
 

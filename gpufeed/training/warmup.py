@@ -28,7 +28,7 @@ def side_stream(device: torch.device) -> Iterator[None]:
 
 
 def warm_up(step: TrainStep, example: torch.Tensor | Rows, last: int) -> None:
-    """Runs steps of both batch sizes of an epoch on a side stream, then puts the weights back.
+    """Run steps of both batch sizes of an epoch on a side stream, then puts the weights back.
 
     Libraries load, convolutions are searched, the model is compiled and the optimiser's state allocated
     here, not under the clock and not in a capture. example: as in Trainer.prepare. last: images of the

@@ -10,7 +10,7 @@ from gpufeed.core.file_writes import write_whole
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     found = argparse.ArgumentParser(
         prog="python -m gpufeed.watch",
         description="Writes a page about one or several trainings that gpufeed.watch watched: how far each "
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns 0, or 2 where there is no page, with the reason on standard error."""
+    """Run the command line; return 0, or 2 where there is no page, with the reason on standard error."""
     asked = parser().parse_args(arguments)
     try:
         from gpufeed.watch import watch_page  # matplotlib and pandas, for which --help need not wait

@@ -54,7 +54,7 @@ def held_bytes(batch: Any) -> tuple[int, int]:
 
 
 def own_memory(loader: Any, batch: Any) -> bool:
-    """Whether a batch may be held as it is: torch's DataLoader has pinned a copy of each part of it.
+    """Return whether a batch may be held as it is: torch's DataLoader has pinned a copy of each part of it.
 
     Other loaders (DALI, FFCV, ring buffers) and a `collate_fn` may use memory again. Batches of workers
     lie in /dev/shm, each part with an open file: a burst of them could exhaust both. They are cloned.

@@ -243,7 +243,7 @@ class Diagnosis:
         return {name: self.without(batch_s * (1 - share)) for name, share in self.shares().items()}
 
     def stage(self, batch_s: float) -> Cause | None:
-        """The stage that takes most of a batch."""
+        """Return the stage that takes most of a batch."""
         name, share = max(self.shares().items(), key=lambda one: one[1], default=("", 0.0))
         if share < DOMINANT:
             return None
@@ -258,7 +258,7 @@ class Diagnosis:
         )
 
     def growth(self) -> Cause | None:
-        """A loader that gets slower over the steps, or over those of each epoch."""
+        """Return a loader that gets slower over the steps, or over those of each epoch."""
         whole, each = self.grown(self.steady), self.grown(sorted(self.steady, key=lambda one: one[1]))
         _, delayed = self.signs.per_batch() or (0.0, None)
         if not (whole or each) or not self.input_bound or (delayed or 0.0) >= DELAYED:
@@ -290,7 +290,7 @@ class Diagnosis:
         return (first, last) if (slope(list(enumerate(waits)))["low"] or 0) > 0 else None
 
     def slow(self) -> Cause | None:
-        """A few samples that hold up all others."""
+        """Return a few samples that hold up all others."""
         bodies = [seconds for seconds, _ in self.signs.bodies]
         if len(self.signs.fetches) < GROWN_LEAST or not bodies:
             return None
@@ -320,7 +320,7 @@ class Diagnosis:
         )
 
     def start(self) -> Cause | None:
-        """The first batch of each epoch but the first one."""
+        """Return the first batch of each epoch but the first one."""
         starts, epochs = self.found["epoch_start_seconds"][1:], self.signs.epoch_s[1:]
         count = min(len(starts), len(epochs))
         if not count or not self.steady:
@@ -346,7 +346,7 @@ class Diagnosis:
         )
 
     def python(self) -> Cause | None:
-        """Steps in which the interpreter itself is busy: neither torch's operations nor a wait."""
+        """Return the steps in which the interpreter itself is busy: neither torch's operations nor a wait."""
         held = self.signs.knocks and self.signs.knocks.share()
         if held is None or not self.signs.bodies:
             return None
@@ -363,7 +363,7 @@ class Diagnosis:
         )
 
     def memory(self) -> Cause | None:
-        """Memory of this process and its workers that grows with the steps."""
+        """Return memory of this process and its workers that grows with the steps."""
         slope, looks = self.found["growth"]["host_bytes_per_step"], self.signs.looks
         late = looks[len(looks) // 3 :]
         if (slope["low"] or 0) <= 0 or late[-1].step - late[0].step < MEMORY_STEPS:
@@ -389,7 +389,7 @@ class Diagnosis:
         )
 
     def shared_memory(self) -> Cause | None:
-        """A /dev/shm that full queues of batches could fill."""
+        """Return a /dev/shm that full queues of batches could fill."""
         ahead, size = self.loader.get("ahead") or 0, self.loader.get("host_bytes") or 0
         if not ahead or not SHARED_MEMORY.is_dir():
             return None
@@ -405,7 +405,7 @@ class Diagnosis:
         )
 
     def copy(self) -> Cause | None:
-        """Copies to the GPU, from memory that is not pinned or longer than a step allows."""
+        """Copy to the GPU, from memory that is not pinned or longer than a step allows."""
         size = self.loader.get("host_bytes") or 0
         if self.device != "cuda" or not size:
             return None

@@ -188,7 +188,7 @@ class WatchedEpoch:
         return batch
 
     def length(self) -> int | None:
-        """The steps of this epoch, as the loader says, else as the last epoch had."""
+        """Return the steps of this epoch, as the loader says, else as the last epoch had."""
         with suppress(Exception):
             return len(self.watch.loader)
         return self.record.seen_length if self.record.ranks == 1 else None

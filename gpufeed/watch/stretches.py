@@ -71,7 +71,7 @@ class Clock:
         return event
 
     def passed(self, marks: list[Any], wait: bool) -> bool:
-        """Whether the device has passed all marks; waits for them only if asked."""
+        """Return whether the device has passed all marks; waits for them only if asked."""
         for mark in marks if self.cuda else ():
             if wait:
                 mark.synchronize()
@@ -326,7 +326,7 @@ class Stretches:
         self.left_at = time.perf_counter()
 
     def settled(self, fetch_s: float) -> bool:
-        """Whether what a burst has left in the queues, of batches and of work, is used up."""
+        """Return whether what a burst has left in the queues, of batches and of work, is used up."""
         if self.probe is None:
             return False
         idle = self.clock.passed([self.probe], wait=False)  # all that was asked for is done

@@ -234,7 +234,7 @@ def rates(found: Mapping[str, Any], unit: str, size: int, prefix: str) -> dict[s
 
 
 def draw_kind(axis: Axes, kind: str, stretches: Sequence[Mapping[str, Any]], size: int) -> None:
-    """Draws the stretches of a kind: a line as long as its steps, and a marker in its middle."""
+    """Draw the stretches of a kind: a line as long as its steps, and a marker in its middle."""
     word, colour, marker = KINDS.get(kind, (kind.replace("_", " "), style.GREY, "s"))
     y = [one["steps"] * size / one["seconds"] for one in stretches]
     begin, middle, end = (

@@ -31,7 +31,7 @@ RANK_AND_STATUS = re.compile(r"^\s*rank\s*:\s*(\d+).*\n(?:.*\n){0,4}?\s*exitcode
 def spread(
     call: rank_files.Call, on_epoch: Callable[[dict], None] | None = None, scratch: Path | None = None
 ) -> Any:
-    """Runs the call on its ranks; the result of rank 0, with tensors on the CPU.
+    """Run the call on its ranks; the result of rank 0, with tensors on the CPU.
 
     on_epoch: called here with each entry that rank 0 tells. scratch: a folder that all nodes see, for what
     they exchange where there are several. Raises the error of the rank that failed first, a GpufeedError
@@ -92,14 +92,14 @@ def spread(
 
 
 def relay(lines: IO[str], said: list[str]) -> None:
-    """Puts what the ranks say, each line with its rank, into the log of this process."""
+    """Put what the ranks say, each line with its rank, into the log of this process."""
     for line in lines:
         said.append(line.rstrip("\n"))
         log.info("%s", said[-1])
 
 
 def ended(process: subprocess.Popen) -> bool:
-    """Whether it ended, after a short wait."""
+    """Return whether it ended, after a short wait."""
     try:
         process.wait(LOOK_S)
     except subprocess.TimeoutExpired:
@@ -108,7 +108,8 @@ def ended(process: subprocess.Popen) -> bool:
 
 
 def blame(failures: list[rank_files.Failure], said: list[str], code: int, by: str = "torchrun") -> Exception:
-    """The error behind a training that failed: of the rank that was first, and not of those that missed it.
+    """Return the error behind a training that failed: of the rank that was first, and not of those that
+    missed it.
 
     said: torchrun's own report names a rank that died without a word. by: whose status `code` is.
     """
@@ -134,7 +135,9 @@ def blame(failures: list[rank_files.Failure], said: list[str], code: int, by: st
 
 
 def exit_codes(said: list[str]) -> dict[int, int]:
-    """Rank -> its exit status, by torchrun's report; without those that torchrun itself asked to end."""
+    """Return the rank -> its exit status, by torchrun's report; without those that torchrun itself asked to
+    end.
+    """
     found = {int(rank): int(code) for rank, code in RANK_AND_STATUS.findall("\n".join(said))}
     return {
         rank: code for rank, code in found.items() if code not in (-signal.SIGTERM, sigterm_handler.STATUS)
@@ -142,7 +145,7 @@ def exit_codes(said: list[str]) -> dict[int, int]:
 
 
 def how(code: int) -> str:
-    """An exit status in words."""
+    """Return an exit status in words."""
     if code >= 0:
         return f"status {code}"
     try:

@@ -24,18 +24,20 @@ PORTS = range(20000, 32000)  # below those that Linux gives to whoever asks for 
 
 
 def port(job: int, step: int) -> int:
-    """Where the ranks of a step meet: the same on all nodes, another one for the next step."""
+    """Return where the ranks of a step meet: the same on all nodes, another one for the next step."""
     return PORTS[(job + 97 * step) % len(PORTS)]
 
 
 def main() -> int:
-    """The status of torchrun, or the number of its signal; 143 where asked to end, 1 before it has GPUs."""
+    """Return the status of torchrun, or the number of its signal; 143 where asked to end, 1 before it has
+    GPUs.
+    """
     folder, address, nodes, devices = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     place, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)
 
     def goes_on() -> bool:
-        """Whether nobody has asked this node to end; leaves word where somebody has."""
+        """Return whether nobody has asked this node to end; leaves word where somebody has."""
         if sigterm_handler.given():
             with suppress(OSError):  # the folder goes with the starter
                 rank_commands.note_end_request(folder, place)
@@ -69,7 +71,7 @@ def main() -> int:
 
 
 def until_alone() -> None:
-    """Waits for the end of the input, which the starter holds open, and then ends this task."""
+    """Wait for the end of the input, which the starter holds open, and then ends this task."""
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -18,7 +18,9 @@ from gpufeed.loaders.base import Loader, LoadRequest
 
 
 def steps_in_epoch(loader: Loader) -> int:
-    """Steps of an epoch, the same on every rank: the batches of rank 0, whose share is the largest."""
+    """Return the steps of an epoch, the same on every rank: the batches of rank 0, whose share is the
+    largest.
+    """
     request = loader.request
     if request.world_size == 1:
         return len(loader)
@@ -27,7 +29,7 @@ def steps_in_epoch(loader: Loader) -> int:
 
 
 def images_in_step(loader: Loader, step: int) -> int:
-    """Images of all ranks in a step of an epoch, counted from 0.
+    """Return the images of all ranks in a step of an epoch, counted from 0.
 
     Ranks take turns in one order, so that their batches together are one batch of world_size times the size.
     """
@@ -36,14 +38,14 @@ def images_in_step(loader: Loader, step: int) -> int:
 
 
 def summed(values: torch.Tensor, request: LoadRequest) -> torch.Tensor:
-    """The sum of a tensor over all ranks, in place; every rank must ask."""
+    """Return the sum of a tensor over all ranks, in place; every rank must ask."""
     if request.world_size > 1:
         distributed.all_reduce(values)
     return values
 
 
 def gathered(value: Any, world_size: int) -> list[Any]:
-    """The plain values of all ranks in their order; every rank must ask."""
+    """Return the plain values of all ranks in their order; every rank must ask."""
     if world_size == 1:
         return [value]
     values = [None] * world_size
@@ -56,19 +58,19 @@ LONGEST_WAIT = timedelta(hours=12)
 
 
 def place_in_group() -> tuple[int, int]:
-    """(rank, world size) of this process: (0, 1) outside of a group."""
+    """Return (rank, world size) of this process: (0, 1) outside of a group."""
     if not distributed.is_initialized():
         return 0, 1
     return distributed.get_rank(), distributed.get_world_size()
 
 
 def node_of_rank() -> str:
-    """The node of this process, by Slurm's name for it where there is one."""
+    """Return the node of this process, by Slurm's name for it where there is one."""
     return os.environ.get("SLURMD_NODENAME") or platform.node()
 
 
 def check_world(found: int, ranks: int) -> None:
-    """Raises GpufeedError unless there are as many ranks as devices are asked for, on all nodes together."""
+    """Raise GpufeedError unless there are as many ranks as devices are asked for, on all nodes together."""
     if found != ranks:
         raise GpufeedError(
             f"{found} rank{'s' * (found != 1)} of a training",

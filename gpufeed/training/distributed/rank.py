@@ -16,7 +16,7 @@ log = logging.getLogger("gpufeed")
 
 
 def run(folder: Path) -> None:
-    """Does what the folder's call says, and leaves the result of rank 0 there; raises what stops it."""
+    """Do what the folder's call says, and leave the result of rank 0 there; raise what stops it."""
     import torch
 
     call, rank = rank_files.read_call(folder), int(os.environ["RANK"])
@@ -31,7 +31,7 @@ def run(folder: Path) -> None:
 
 
 def main() -> None:
-    """Ends the process with status 1, and the reason in the folder, where the work raises."""
+    """End the process with status 1, and the reason in the folder, where the work raises."""
     folder = Path(sys.argv[1])
     parent_watchdog.end_with()  # the ancestors: torchrun, and who started it
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")

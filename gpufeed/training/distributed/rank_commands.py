@@ -22,7 +22,7 @@ from gpufeed.system.sigterm_handler import scontrol
 
 
 def check_one_task(environment: Mapping[str, str] = os.environ) -> None:
-    """Raises GpufeedError in one of several tasks of srun or ranks of torchrun: each would train the whole.
+    """Raise GpufeedError in one of several tasks of srun or ranks of torchrun: each would train the whole.
 
     A batch script and the shell of salloc are one process, whatever number of tasks the job has.
     """
@@ -72,7 +72,7 @@ def torchrun_environment(threads: int | None = None) -> dict[str, str]:
 
 
 def stop_torchrun(process: subprocess.Popen) -> None:
-    """Ends a process and all that it started: by request, then by force. Nothing to do where it has ended."""
+    """End a process and all that it started: by request, then by force. Nothing to do where it has ended."""
     if process.poll() is not None:
         return
     family = psutil.Process(process.pid).children(recursive=True)
@@ -92,7 +92,7 @@ ADDRESS = re.compile(r"^NodeName=(\S+).*? NodeAddr=(\S+)", re.MULTILINE)
 
 
 def nodes_of_job(count: int) -> dict[str, str]:
-    """The first `count` nodes of this job, in Slurm's order -> the address of each.
+    """Return the first `count` nodes of this job, in Slurm's order -> the address of each.
 
     Raises Skip outside of a job and in one with fewer nodes, GpufeedError where Slurm does not tell them.
     """
@@ -113,7 +113,8 @@ def nodes_of_job(count: int) -> dict[str, str]:
 
 
 def srun_command(count: int, devices: int, folder: Path) -> list[str]:
-    """srun with one task a node, all of what the job has there, and an end of all with the first that fails.
+    """Return srun with one task a node, all of what the job has there, and an end of all with the first that
+    fails.
 
     devices: of each node. folder: on a disk that all nodes see. Errors: as in nodes_of_job.
     """
@@ -127,15 +128,15 @@ def srun_command(count: int, devices: int, folder: Path) -> list[str]:
 
 
 def srun_environment() -> dict[str, str]:
-    """What srun needs beside torchrun's: Slurm's configuration, and which GPUs are taken already."""
+    """Return what srun needs beside torchrun's: Slurm's configuration, and which GPUs are taken already."""
     return {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ} | gpu_locks.hand_on()
 
 
 def note_end_request(folder: Path, place: int) -> None:
-    """Leaves word that Slurm asked this node's part of the step to end."""
+    """Leave word that Slurm asked this node's part of the step to end."""
     (folder / f"asked-{place}").touch()
 
 
 def was_end_requested(folder: Path, count: int) -> bool:
-    """Whether it asked all of them: where a rank failed, its own node has ended before."""
+    """Return whether it asked all of them: where a rank failed, its own node has ended before."""
     return all((folder / f"asked-{place}").exists() for place in range(count))

@@ -102,7 +102,7 @@ class Epochs:
         self.path, self.told = folder / "epochs.jsonl", 0
 
     def new(self) -> list[dict]:
-        """Those since the last call."""
+        """Return those since the last call."""
         if not self.path.exists():
             return []
         whole = [line for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]

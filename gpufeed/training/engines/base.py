@@ -47,7 +47,7 @@ class TrainJob:
     checkpoints: Checkpoints | None = None
 
     def total_steps(self) -> int:
-        """Batches of the whole run, of the rank that has most."""
+        """Return the batches of the whole run, of the rank that has most."""
         return self.steps if self.steps is not None else self.epochs * steps_in_epoch(self.loader)
 
 
@@ -78,7 +78,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def prepare(self, example: torch.Tensor | Rows) -> None:
-        """Builds the optimiser and whatever compiles or warms up; the model's weights stay as they are.
+        """Build the optimiser and whatever compiles or warms up; the model's weights stay as they are.
 
         example: a batch with the shape and dtype of those that will come, on the device; its values do
         not matter. Rows where the trainer takes them and the loader has them.
@@ -86,7 +86,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def run(self, least_s: float = 0.0) -> TrainResult:
-        """Trains and returns every step and epoch. Raises GpufeedError where the loss is not finite.
+        """Train and return every step and epoch. Raises GpufeedError where the loss is not finite.
 
         least_s: seconds that the steps after warm-up take together at least. A run that is shorter goes on,
         by whole epochs or, with `steps`, by steps; its model is afterwards as it was at the planned end, and

@@ -34,7 +34,7 @@ class FastaiTrainer(Trainer):
     """Mixed precision on CUDA, fastai's optimisers or torch's, one-cycle rate at constant momentum."""
 
     def __init__(self, job: TrainJob):
-        """Raises Skip where fastai's mixed precision cannot run, GpufeedError for CUDA graphs and compile."""
+        """Raise Skip where fastai's mixed precision cannot run, GpufeedError for CUDA graphs and compile."""
         super().__init__(job)
         if job.cuda_graphs:
             raise GpufeedError("CUDA graphs with trainer fastai", "none", "choose trainer plain")
@@ -60,7 +60,7 @@ class FastaiTrainer(Trainer):
         synchronise(job.device)
 
     def inputs(self, images: torch.Tensor, ids: torch.Tensor, epoch: int) -> torch.Tensor:
-        """What the model gets: the augmented images, float (N, 3, H, W), in its memory format."""
+        """Return what the model gets: the augmented images, float (N, 3, H, W), in its memory format."""
         if self.job.augment is not None:
             images = self.job.augment(images, ids, epoch)
         return lay_out(images, self.job.channels_last)
@@ -105,7 +105,7 @@ def train_model(learner: Learner, epochs: int, job: TrainJob) -> None:
 
 
 def make_learner(job: TrainJob, dls, callbacks: list[Callback]) -> Learner:
-    """A Learner on the job's model, with a fresh optimiser."""
+    """Return a Learner on the job's model, with a fresh optimiser."""
     options = job.options
     learner = Learner(
         dls,
@@ -191,7 +191,7 @@ class StepRecorder(Callback):
         self.marks, self.losses = [], []
 
     def arrived(self, batch: Batch) -> None:
-        """Takes a batch's own times, before its transforms."""
+        """Take a batch's own times, before its transforms."""
         if not self.rows and not self.marks:
             self.first_batch_s = time.perf_counter() - self.start.host_s
         if self.waits:
@@ -216,7 +216,7 @@ class StepRecorder(Callback):
                 raise CancelTrainException
 
     def _further_steps(self) -> int:
-        """What a run that was too short goes on by, found off the clock."""
+        """Return what a run that was too short goes on by, found off the clock."""
         if not self.longer.least_s:
             return 0
         synchronise(self.job.device)

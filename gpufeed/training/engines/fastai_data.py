@@ -48,7 +48,7 @@ class Split:
             self.loss_func = CrossEntropyLossFlat()
 
     def new_empty(self) -> "Split":
-        """The same without samples, as an exported Learner has it."""
+        """Return the same without samples, as an exported Learner has it."""
         info = None if self.info is None else replace(self.info, resize=self.size)
         return Split(self.split_idx, info)
 
@@ -70,13 +70,13 @@ class Split:
         return [Item(paths[sample_id], labels[sample_id]) for sample_id in ids]
 
     def decode(self, sample: tuple, full: bool = True) -> tuple:
-        """A sample of a decoded batch with the name of its class."""
+        """Return a sample of a decoded batch with the name of its class."""
         image, *labels = sample
         return image, *[Category(self.vocab[int(label)]) for label in labels]
 
 
 def split_of(split_idx: int, batches: Iterable[Batch]) -> Split:
-    """What fastai asks of the dataset behind some batches."""
+    """Return what fastai asks of the dataset behind some batches."""
     if isinstance(batches, Loader):
         return Split(split_idx, batches.request.manifest.info, batches)
     return Split(split_idx, None)
@@ -105,7 +105,7 @@ class Pictures:
 
 
 def picture(item) -> np.ndarray:
-    """uint8 (H, W, 3) of what Pictures takes; raises GpufeedError for what is no image."""
+    """Return uint8 (H, W, 3) of what Pictures takes; raise GpufeedError for what is no image."""
     if isinstance(item, Image.Image):
         return np.asarray(item.convert("RGB"))
     if isinstance(item, torch.Tensor | np.ndarray):
@@ -193,7 +193,7 @@ class LoaderDL(TfmdDL):
             self.leave_whole()
 
     def leave_whole(self) -> None:
-        """Has the loader begin its next epoch after one that was ended early, as by lr_find.
+        """Have the loader begin its next epoch after one that was ended early, as by lr_find.
 
         By itself it would go on with the rest, which no DataLoader of fastai's does.
         """
@@ -212,14 +212,14 @@ class LoaderDL(TfmdDL):
             yield batch
 
     def get_idxs(self) -> list[int]:
-        """An empty list, which a DataLoader made by `new(get_idxs=...)` fills as it goes.
+        """Return an empty list, which a DataLoader made by `new(get_idxs=...)` fills as it goes.
 
         A Learner asks for the order before it predicts and uses it afterwards; only the loader knows it.
         """
         return []
 
     def places_of(self, batch: Batch) -> list[int]:
-        """Where the samples of a batch stand in `items`."""
+        """Return where the samples of a batch stand in `items`."""
         ids = batch.ids.cpu().numpy()
         if isinstance(self.batches, Loader):
             ids = np.searchsorted(self.batches.split_ids, ids)
@@ -228,7 +228,8 @@ class LoaderDL(TfmdDL):
     def new(
         self, dataset=None, cls=None, get_idxs: Callable[[], list[int]] | None = None, **kwargs
     ) -> "LoaderDL":
-        """The same batches, in the loader's order whatever else is asked for; or those of other images.
+        """Return the same batches, in the loader's order whatever else is asked for; or those of other
+        images.
 
         dataset: a list of paths, files' bytes, arrays or images of Pillow's.
         """
@@ -249,7 +250,7 @@ class LoaderDL(TfmdDL):
         return found
 
     def one_batch(self) -> tuple:
-        """The first batch of the next epoch, which has it still to come."""
+        """Return the first batch of the next epoch, which has it still to come."""
         epoch, loader = self.epoch, self.batches if isinstance(self.batches, Loader) else None
         state = loader.state_dict() if loader is not None else None
         try:
@@ -261,7 +262,9 @@ class LoaderDL(TfmdDL):
                 loader.load_state_dict(state)
 
     def decode(self, batch: tuple) -> tuple:
-        """A batch as it can be shown: images 0..1 in the host's memory, and labels of fastai's type."""
+        """Return a batch as it can be shown: images 0..1 in the host's memory, and labels of fastai's
+        type.
+        """
         import fastai.vision.data  # noqa: F401 - show_batch's grid for images
 
         images, *labels = to_cpu(batch)
@@ -271,7 +274,7 @@ class LoaderDL(TfmdDL):
         return TensorImage(images.clamp_(0, 1)), *[TensorCategory(label) for label in labels]
 
     def close(self) -> None:
-        """Ends an epoch before its end; safe to call twice."""
+        """End an epoch before its end; safe to call twice."""
         if self.running is not None:
             self.running.close()
         self.running = None

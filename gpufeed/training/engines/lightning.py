@@ -60,7 +60,9 @@ class EndRequest:
         self.wait: Callable[[], object] | None = None  # for the answer; None before the first question
 
     def after(self, step: int) -> bool:
-        """Whether to end after so many steps of the run; every rank must ask after each of its steps."""
+        """Return whether to end after so many steps of the run; every rank must ask after each of its
+        steps.
+        """
         if self.world_size == 1:
             return sigterm_handler.given()
         if step % ASK_EVERY:
@@ -72,7 +74,7 @@ class EndRequest:
         return told
 
     def _ask(self) -> None:
-        """Begins to find out; waits for nothing."""
+        """Begin to find out; wait for nothing."""
         if self.device.type != "cuda":
             self.answer.fill_(sigterm_handler.given())
             self.wait = distributed.all_reduce(self.answer, distributed.ReduceOp.MAX, async_op=True).wait
@@ -109,7 +111,7 @@ class Batches:
         return self.running
 
     def _epoch(self) -> Iterator[tuple[Batch, bool]]:
-        """Each batch, and whether it counts. Starts the clock when the first one is asked for."""
+        """Yield each batch, and whether it counts. Starts the clock when the first one is asked for."""
         self.recorder.begin()
         if self.recorder.step_in_epoch < len(self.loader):
             with closing(iter(self.loader)) as batches:
@@ -119,7 +121,7 @@ class Batches:
             yield self.filler, False
 
     def close(self) -> None:
-        """Ends an epoch before its end; safe to call twice."""
+        """End an epoch before its end; safe to call twice."""
         if self.running is not None:
             self.running.close()
         self.running = None
@@ -183,7 +185,7 @@ class Module(LightningModule):
         return loss if weight == 1 else loss * weight
 
     def weight(self, images: int) -> float:
-        """What makes the mean of the ranks' gradients that of one batch of all their images.
+        """Return what makes the mean of the ranks' gradients that of one batch of all their images.
 
         images: of this rank. The last step of an epoch may have fewer on one rank than on another.
         """
@@ -257,7 +259,9 @@ class Steps(Callback):
 
 
 def checkpoint_of(job: TrainJob) -> Path | None:
-    """The file that a run of Lightning goes on from; None without one of this very training on every rank."""
+    """Return the file that a run of Lightning goes on from; None without one of this very training on every
+    rank.
+    """
     if job.checkpoints is None:
         return None
     state = job.checkpoints.read("lightning", job)
@@ -274,7 +278,7 @@ class LightningTrainer(Trainer):
     """Mixed precision, optimisers and rates of trainer plain; a compiled model; no CUDA graphs."""
 
     def __init__(self, job: TrainJob):
-        """Raises GpufeedError for CUDA graphs."""
+        """Raise GpufeedError for CUDA graphs."""
         super().__init__(job)
         if job.cuda_graphs:
             raise GpufeedError("CUDA graphs with trainer lightning", "none", "choose trainer plain")
@@ -313,7 +317,9 @@ class LightningTrainer(Trainer):
 
 
 def precision(step: TrainStep) -> Precision:
-    """Lightning's plugin for the job's precision; fp32 and tf32 are what gpufeed.system.devices has set."""
+    """Return Lightning's plugin for the job's precision; fp32 and tf32 are what gpufeed.system.devices has
+    set.
+    """
     job = step.job
     if job.precision not in AUTOCAST:
         return Precision()
@@ -322,7 +328,8 @@ def precision(step: TrainStep) -> Precision:
 
 
 def make_engine(job: TrainJob, plugin: Precision, callbacks: list[Callback]) -> Engine:
-    """Lightning's Trainer for one rank: it logs nothing, keeps nothing, and validates nothing by itself.
+    """Return Lightning's Trainer for one rank: it logs nothing, keeps nothing, and validates nothing by
+    itself.
 
     Raises GpufeedError if it counts other ranks than the loader does.
     """
@@ -360,7 +367,7 @@ def make_engine(job: TrainJob, plugin: Precision, callbacks: list[Callback]) -> 
 
 
 def handle_no_signals(engine: Engine) -> None:
-    """Leaves SIGTERM to us, as with the other trainers (checkpoints.heeding).
+    """Leave SIGTERM to us, as with the other trainers (checkpoints.heeding).
 
     Lightning would finish its step first, and with several ranks ask all of them in every step whether one
     got it, which waits for the device; EndRequest does not. torchrun passes the signal on to all.
@@ -370,7 +377,7 @@ def handle_no_signals(engine: Engine) -> None:
 
 
 def progress_bar(job: TrainJob) -> list[Callback]:
-    """A bar where the option asks for one: `auto` is a terminal, of rank 0."""
+    """Return a bar where the option asks for one: `auto` is a terminal, of rank 0."""
     wanted = job.options.get("progress", "auto")
     wanted = sys.stderr.isatty() and sys.stdout.isatty() if wanted == "auto" else bool(wanted)
     if not wanted or job.loader.request.rank:

@@ -63,7 +63,7 @@ class PlainTrainer(Trainer):
     def over(
         self, loader: Loader, epochs: int = 0, steps: int | None = None, least_s: float = 0.0
     ) -> TrainResult:
-        """Trains on another open loader with the step that `prepare` made, as `run` would.
+        """Train on another open loader with the step that `prepare` made, as `run` would.
 
         It begins with the schedule's first rates and with the weights as they are; judges nothing, tells
         nobody, keeps no checkpoint. epochs: whole ones; or so many steps, and more until least_s.
@@ -81,7 +81,7 @@ class PlainTrainer(Trainer):
         return recorder.result()
 
     def _train(self, recorder: Recorder) -> None:
-        """Trains on the batches left in the epoch, up to the last step of the run; waits only if asked to."""
+        """Train on the batches left in the epoch, up to the last step of the run; wait only if asked to."""
         with closing(iter(recorder.job.loader)) as batches:
             for batch in batches:
                 recorder.arrived(batch)
@@ -94,7 +94,7 @@ class PlainTrainer(Trainer):
                     self._save_if_due(recorder)
 
     def _save_if_due(self, recorder: Recorder) -> None:
-        """Writes a checkpoint, off the clock."""
+        """Write a checkpoint, off the clock."""
         checkpoints, asked, step = recorder.job.checkpoints, sigterm_handler.given(), recorder.step
         if checkpoints is None or not checkpoints.due(step, asked) or step == recorder.total:
             return
@@ -117,7 +117,7 @@ class PlainTrainer(Trainer):
         torch.save({KEY: ours, **state, "scaler": step.scaler.state_dict()}, path)
 
     def _resume(self, recorder: Recorder) -> None:
-        """Goes on from the checkpoint, if there is one of this very training."""
+        """Go on from the checkpoint, if there is one of this very training."""
         job, step = self.job, self.train_step
         state = job.checkpoints.read("plain", job) if job.checkpoints is not None else None
         if state is None:

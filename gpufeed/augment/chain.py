@@ -1,8 +1,8 @@
-"""The augment `chain`: a kernel a step, CuPy's for normalisation, Numba's for the rest, on torch's memory.
+"""The augment `chain`: one kernel for each step, CuPy's for normalisation, Numba's for the rest.
 
-Torch and CuPy exchange tensors by DLPack, at the same address, or, to measure against, through the host:
-two copies each way through pageable memory, for which the host waits. Every kernel runs on torch's current
-stream, and all memory is torch's.
+Torch and CuPy exchange tensors by DLPack, at the same address, or for comparison through the host: two copies
+each way through pageable memory, for which the host waits. Every kernel runs on torch's current stream, and
+all memory is torch's.
 """
 
 import functools
@@ -45,7 +45,7 @@ def check_exchange(name: object) -> None:
 def torch_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
     """Return the CuPy array at the same address. Raises GpufeedError for a tensor on the CPU or with gaps.
 
-    The capsule is asked for without a stream, since both sides run on torch's current one.
+    stream=-1 skips synchronisation, since both sides run on torch's current stream.
     """
     check_addresses(tensor)
     return cupy.from_dlpack(tensor.detach().__dlpack__(stream=-1))
@@ -68,18 +68,18 @@ def on_stream() -> cupy.cuda.Stream:
 
 
 def host_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
-    """Return a CuPy array with the tensor's values, brought over the host; torch types that numpy has."""
+    """Return a CuPy array with the tensor's values, copied through the host; numpy must have its type."""
     with on_stream():
         return cupy.asarray(tensor.cpu().numpy())
 
 
 def host_to_torch(array: cupy.ndarray, device: torch.device) -> torch.Tensor:
-    """Return a tensor on the device with the array's values, brought over the host."""
+    """Return a tensor on the device with the array's values, copied through the host."""
     with on_stream():
         return torch.from_numpy(cupy.asnumpy(array)).to(device)
 
 
-MOST_PIXELS = 2**20  # of an image, so that float32 tells its pixels' places apart
+MOST_PIXELS = 2**20  # of an image, so that float32 can hold its pixels' positions
 MOST_VALUES = 2**32  # of a batch: chain_kernels.place
 DRAWS_BLOCK = 128
 
@@ -91,7 +91,7 @@ def _numba_stream(stream: torch.cuda.Stream) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _configured(kernel: Any, grid: tuple[int, ...], block: int, stream: torch.cuda.Stream) -> Any:
-    """Return the kernel ready to be launched: Numba looks things up anew for each stream object and grid."""
+    """Return the kernel for a grid and a stream, cached since Numba would look them up at each launch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Grid size")  # small batches have small grids
         return kernel[grid, block, _numba_stream(stream)]
@@ -99,7 +99,7 @@ def _configured(kernel: Any, grid: tuple[int, ...], block: int, stream: torch.cu
 
 def launch(kernel: Any, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
     """Start a Numba kernel on torch's current stream; tensors among the arguments go by DLPack."""
-    # -1: no stream to wait for, since both sides run on the same one
+    # -1: no synchronisation, since both sides run on the same stream
     views = [
         StridedMemoryView.from_dlpack(argument, stream_ptr=-1)
         if isinstance(argument, torch.Tensor)
@@ -109,7 +109,7 @@ def launch(kernel: Any, grid: tuple[int, ...], block: int, *arguments: Any) -> N
     _configured(kernel, grid, block, torch.cuda.current_stream())(*views)
 
 
-# Without the toolkit's headers, which CuPy's wheel need not have: half types are their bits.
+# The half types are defined by their bits, since CuPy's wheel may lack the toolkit's headers.
 NORMALISE = r"""
 struct Half { unsigned short bits; };
 struct Bfloat { unsigned short bits; };
@@ -202,13 +202,13 @@ def gpu_normalize_images(
     shift = [np.float32(-m / s) for m, s in zip(mean, std, strict=True)]
     if images.data_ptr() % (4 * images.itemsize):
         raise GpufeedError(
-            "images that begin at an address that four values do not divide",
-            "a batch that begins at one that they do",
+            "images at an address that is no multiple of four values",
+            "a batch aligned to four values",
             "call .clone()",
         )
     size = images.numel()
     blocks = max(1, -(-size // (8 * NORMALISE_THREADS)))
-    # CuPy has no bfloat16: the result goes over as bytes, and the kernel knows what they are
+    # CuPy has no bfloat16: the result is passed as bytes, and the kernel knows their type
     arrays = torch_to_cupy(images), torch_to_cupy(out.view(torch.uint8))
     kernel = _normalise_kernel(images.dtype, dtype)
     with on_stream():
@@ -242,7 +242,7 @@ class ChainAugment(DeviceAugment):
         self.state = random_draws.fold(random_draws.fold(0, low), high)
 
     def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
-        """images: uint8 (N, H, W, 3), ids: int64 (N,); returns (N, 3, H, W), channels_last, of `dtype`."""
+        """Return (N, 3, H, W), channels_last, of `dtype`. images: uint8 (N, H, W, 3), ids: int64 (N,)."""
         if self.options["exchange"] == "host":
             return self._through_host(images, ids, epoch)
         return self.preprocess_batch(images, ids, epoch)
@@ -264,7 +264,7 @@ class ChainAugment(DeviceAugment):
     def preprocess_batch(
         self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        """Return all steps whose amount is not 0, one after the other, on torch's current stream."""
+        """Run all steps whose amount is not 0, one after the other, on torch's current stream."""
         check_batch(images, ids)
         check_addresses(images, ids)
         n, height, width = images.shape[:3]
@@ -344,5 +344,5 @@ def preprocess_batch(
     seed: int = 0,
     **options: Any,
 ) -> torch.Tensor:
-    """ChainAugment made and called once, for a script or a notebook."""
+    """Make a ChainAugment and call it once, for a script or a notebook."""
     return ChainAugment(mean, std, seed, options)(images, ids, epoch)

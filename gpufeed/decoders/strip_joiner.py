@@ -1,8 +1,8 @@
-"""Joins files of one kind into a strip: one header, and a restart marker before each image but the first.
+"""Join files of one kind into a strip: one header, and a restart marker before each image but the first.
 
-A restart sets the DC predictions back to 0, as the start of a scan does, so that every image's
-entropy-coded bytes mean in the strip what they meant in its file. They are copied, never changed.
-Source: ITU-T T.81, B.2.4.4 and E.1.4 (restart intervals).
+A restart resets the DC predictions to 0, as the start of a scan does, so that every image's entropy-coded
+bytes mean the same in the strip as in its file. They are copied, never changed. Source: ITU-T T.81, B.2.4.4
+and E.1.4 (restart intervals).
 """
 
 import hashlib
@@ -21,7 +21,8 @@ RST0, RESTARTS = 0xD0, 8
 def header(kind: Kind, count: int) -> bytes:
     """Return the header of a strip of `count` images, up to the first entropy-coded byte.
 
-    JFIF says grayscale or YCbCr to every decoder. Raises GpufeedError for a strip that is too tall.
+    Its JFIF marker means grayscale or YCbCr to every decoder. Raises GpufeedError for a strip that is too
+    tall.
     """
     rows = kind.height * count
     if not 1 <= rows <= MAX_ROWS:
@@ -59,7 +60,7 @@ def scan(kind: Kind) -> bytes:
 
 
 def join(images: Sequence[Jpeg]) -> bytes:
-    """Return one tall JPEG of images of one kind, first on top; its MCU rows are the images' own.
+    """Return one tall JPEG of images of one kind, the first on top.
 
     Raises GpufeedError for more rows than a JPEG may have, ValueError for images of different kinds.
     """

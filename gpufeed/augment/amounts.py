@@ -45,9 +45,7 @@ def check(options: dict[str, Any]) -> None:
 
 
 def pepper_and_salt(probability: float) -> tuple[int, int]:
-    """Return how many of the 2**32 values of a random word give pepper (the lowest) and salt (the
-    highest).
-    """
+    """Return how many of the 2**32 values of a word mean pepper (the lowest) and salt (the highest)."""
     both = round(probability * 2**32)
     return both // 2, both - both // 2
 

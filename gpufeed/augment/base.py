@@ -65,9 +65,7 @@ class DeviceAugment(Augment):
 
 
 def channels(values: list[float], device: torch.device) -> torch.Tensor:
-    """Return float32 (3, 1, 1) on the device, filled there: torch.tensor would copy, and wait for the
-    copy.
-    """
+    """Return float32 (3, 1, 1) on the device, filled there, since torch.tensor would wait for a copy."""
     return torch.stack([torch.full((1, 1), value, device=device) for value in values])
 
 

@@ -250,9 +250,7 @@ class ChainAugment(DeviceAugment):
     def _through_host(
         self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        """Return the same pixels, with the batch brought to CuPy and the result back to torch over
-        the host.
-        """
+        """Return the same pixels, with the batch copied to CuPy and the result to torch through the host."""
         check_batch(images, ids)
         check_addresses(images, ids)
         ours = host_to_cupy(images)
@@ -323,9 +321,7 @@ class ChainAugment(DeviceAugment):
         return any(self.options[step] for step in steps)
 
     def draw(self, ids: torch.Tensor, when: torch.Tensor) -> torch.Tensor:
-        """Return what is drawn for each sample, float32 (7, N): see draw_kernel. when: the epoch,
-        int64 (1,).
-        """
+        """Return the draws of each sample, float32 (7, N), as in draw_kernel. when: the epoch, int64 (1,)."""
         options = self.options
         drawn = torch.empty((7, len(ids)), dtype=torch.float32, device=ids.device)
         sizes = [np.float32(options[name]) for name in ("rotate_degrees", "brightness", "contrast")]

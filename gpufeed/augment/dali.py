@@ -134,9 +134,7 @@ class DaliCrops:
         }
 
     def part(self, values: Mapping[str, DataNode]) -> dict[str, DataNode]:
-        """Return where the part of an image is that is decoded; nothing in evaluation, which takes
-        all of it.
-        """
+        """Return the part of each image to decode; {} in evaluation, which needs whole images."""
         return {name: values[name] for name in (START, SHAPE) if name in values}
 
     def graph(self, images: DataNode, values: Mapping[str, DataNode]) -> DataNode:

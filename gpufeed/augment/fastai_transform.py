@@ -82,9 +82,7 @@ class GPUPipelineTransform(Transform):
         return TensorImage(self.as_it_came(self.augment(pixels, ids, 0)))
 
     def as_it_came(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the images without an augment's normalisation, which images of the other split would
-        lack.
-        """
+        """Undo the augment's normalisation, which images of the other split would lack."""
         mean, std = getattr(self.augment, "mean", None), getattr(self.augment, "std", None)
         if mean is None or std is None:
             return images

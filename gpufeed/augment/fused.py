@@ -456,9 +456,7 @@ class FusedAugment(DeviceAugment):
 
 
 def tiles_each(tiles: int, images: int) -> int:
-    """Return how many of an image's tiles one program handles: a power of two, since each is a
-    compilation.
-    """
+    """Return how many tiles of an image a program handles: a power of two, as each number is compiled."""
     each = 1
     while each < tiles and tiles * images >= 2 * each * PROGRAMS:
         each *= 2

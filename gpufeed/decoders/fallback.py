@@ -48,9 +48,7 @@ class FallbackDecoder(Decoder):
         return super().decode_into(files, out)
 
     def takes_all(self, files: list[bytes], size: tuple[int, int]) -> bool:
-        """Return whether every file is of a kind in `takes` and comes out in (height, width), by its
-        header.
-        """
+        """Return whether all headers are of a kind in `takes` and of an image of (height, width) `size`."""
         for data in files:
             header = read_header(data)
             if header is None or header.kind not in self.takes or self.size_of(header) != size:

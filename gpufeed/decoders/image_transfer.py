@@ -53,9 +53,7 @@ def joined(images: Sequence[torch.Tensor | None]) -> torch.Tensor:
 
 
 def in_place(images: Sequence[Any | None], flat: Any) -> list[Any | None]:
-    """Return the views of a one-dimensional array or tensor in place of the images that there are, in
-    order.
-    """
+    """Return views of a flat array or tensor in place of the images, in order; None stays None."""
     views = split(flat, [image.shape for image in images if image is not None])
     return [None if image is None else next(views) for image in images]
 

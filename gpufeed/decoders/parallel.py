@@ -361,9 +361,7 @@ class ProcessBulk(Bulk):
 
 
 def modules_of(decoder: str) -> list[str]:
-    """Return what the parent of all decoding processes imports once: the decoder's module and what it
-    needs.
-    """
+    """Return the modules that the fork server imports once: the decoder's and those that it needs."""
     return [DECODERS[decoder].target.partition(":")[0], *load("decoder", decoder).needs]
 
 

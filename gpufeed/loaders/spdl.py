@@ -1,10 +1,9 @@
-"""SPDL with threads or processes that each read and decode whole batches, by FFmpeg.
+"""SPDL with threads or processes that each read and decode whole batches by FFmpeg.
 
-`workers` are its threads, 0 for one a core; `prefetch_factor` is how many batches wait at its end. They are
-threads of the training process (spdl_pipeline.py), or with `persistent_workers` of a process that stays for
-all epochs (spdl_process.py), which SPDL's documentation recommends for production. Of loader
-spdl_processes they are processes (spdl_processes.py), which it recommends where threads wait for the lock of
-the interpreter.
+`workers` are its threads, 0 for one a core; `prefetch_factor` is the size of its output queue in batches.
+They are threads of the training process (spdl_pipeline.py), or with `persistent_workers` of a process that
+stays for all epochs (spdl_process.py), which SPDL's documentation recommends for production. In loader
+spdl_processes they are processes (spdl_processes.py), which it recommends if threads wait for the GIL.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class SpdlLoader(AheadLoader):
-    """The batches of a pipeline of SPDL's, copied ahead on a side stream as its documentation does it.
+    """The batches of an SPDL pipeline, copied ahead on a side stream as in its documentation.
 
-    What FFmpeg refuses Pillow decodes, and counts as left to it.
+    Pillow decodes files that FFmpeg refuses, and the tally counts them as Pillow's.
     """
 
     no_decoding = None
@@ -45,7 +44,7 @@ class SpdlLoader(AheadLoader):
 
     @property
     def library(self) -> Ffmpeg | None:
-        """What decodes, once the loader is open."""
+        """The decoder, once the loader is open."""
         return self.maker.library
 
     def open(self) -> None:
@@ -55,7 +54,7 @@ class SpdlLoader(AheadLoader):
         self.pipeline.open()
 
     def _pipeline(self) -> Threads | OwnProcess | Processes:
-        # they import SPDL, which a node may lack
+        # imported here, as these modules import SPDL, which a node may lack
         if self.request.persistent_workers:
             from gpufeed.loaders.spdl_process import OwnProcess
 

@@ -15,11 +15,11 @@ from gpufeed.training.step import TrainStep
 
 @contextmanager
 def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Record what the block launches into the graph.
+    """Record the launches of the block into the graph.
 
-    Garbage is collected before and not within: a graph that is destroyed there ends the capture, and torch's
-    allocator with it, so that no smaller batch would fit either. thread_local: threads of a loader may call
-    CUDA in the meantime.
+    Garbage is collected before the capture and not during it: destroying another graph would end the capture
+    and break torch's allocator, so that no smaller batch would fit either. thread_local: threads of a loader
+    may call CUDA in the meantime.
     """
     enabled = gc.isenabled()
     gc.collect()
@@ -35,14 +35,15 @@ def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 class GraphedStep:
     """Replays a captured step on batches of the captured shape; any other batch runs the step itself.
 
-    The step must be warmed up: capture allocates no optimiser state and tunes no convolution. Both ways
-    train the same weights with the same optimiser and scaler.
+    The step must be warmed up, since a capture can neither allocate optimiser state nor tune convolutions.
+    Both ways train the same weights with the same optimiser and scaler.
     """
 
     def __init__(self, step: TrainStep, example: torch.Tensor | Rows):
-        """example: images of the shape and dtype to capture, on the device; the values do not matter.
+        """Capture the step. example: images of the shape and dtype to capture, on the device, with any
+        values.
 
-        Of Rows the graph holds the store's address, and a batch brings its row numbers alone.
+        For Rows the graph holds the store's address, and a batch only provides row numbers.
         """
         self.step = step
         device, n = example.device, len(example)
@@ -57,7 +58,7 @@ class GraphedStep:
     def __call__(
         self, images: torch.Tensor | Rows, labels: torch.Tensor, ids: torch.Tensor, epoch: int
     ) -> torch.Tensor:
-        """As TrainStep; the loss is a copy that the next replay leaves alone."""
+        """Make a step; return a copy of the loss, which the next replay does not overwrite."""
         self.epoch.fill_(epoch)
         if images.shape != self.images.shape:
             return self.step(images, labels, ids, self.epoch)

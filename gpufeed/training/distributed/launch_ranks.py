@@ -57,7 +57,7 @@ def spread(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # an interrupt at the terminal reaches this process alone, which ends them
+            start_new_session=True,  # an interrupt at the terminal reaches this process, which ends them
         )
         said: list[str] = []
         reader = threading.Thread(

@@ -13,7 +13,7 @@ USAGE = """Finds the fastest workers, prefetch_factor, pin_memory, persistent_wo
   python -m gpufeed.tune data=synthetic model=resnet18
   python -m gpufeed.tune data=tiny_imagenet loader=webdataset model=vit_tiny batch_size=256
 It takes the keys of python -m gpufeed.train (--help lists them); docs/tuning.md explains what it does."""
-# what is tuned where the command line does not say it
+# values of keys that the command line does not set
 DEFAULTS = {"loader": "dataloader_workers", "trainer": "plain", "workers": "auto", "hydra.job.name": "tune"}
 
 
@@ -36,7 +36,7 @@ def tune(found: Composed, folder: str) -> None:
     """Tune the loader of a composed command line; leave tuned.json in the run's folder."""
     cores = found.values.get("cores")  # checked later, by what imports torch, which counts them
     with on_cores(cores) if isinstance(cores, int) else nullcontext():
-        from gpufeed.cli.standalone_tuning import tune_by_hand  # for torch --help need not wait
+        from gpufeed.cli.standalone_tuning import tune_by_hand  # imports torch, which --help does not need
 
         tune_by_hand(found, Path(folder))
 

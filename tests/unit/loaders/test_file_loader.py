@@ -148,7 +148,7 @@ def test_who_asks_a_closed_loader_is_told(mixed, taken):
         batches = iter(loader)
         for _ in range(taken):
             next(batches)
-    with pytest.raises(RuntimeError, match="closed while its batches were still asked for"):
+    with pytest.raises(RuntimeError, match="closed while it was iterated over"):
         next(batches)
     assert loader_threads() == []
 

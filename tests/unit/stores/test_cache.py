@@ -94,7 +94,7 @@ def test_sidecar_that_is_not_whole(manifest, text):
     info_path(path).unlink()
     if text is not None:
         info_path(path).write_text(text)
-    with pytest.raises(GpufeedError, match="built to the end"):
+    with pytest.raises(GpufeedError, match="built completely"):
         open_cache(path, manifest)
 
 
@@ -103,7 +103,7 @@ def test_failed_rebuild_leaves_no_finished_cache(manifest):
     manifest.paths()[0].unlink()
     with pytest.raises(GpufeedError):
         build(manifest, "pillow", path)
-    with pytest.raises(GpufeedError, match="built to the end"):
+    with pytest.raises(GpufeedError, match="built completely"):
         open_cache(path, manifest)
 
 

@@ -392,14 +392,16 @@ class CallBulk(Bulk):
 
     def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         numbers = range(-(-images // self.files.batch_size))
-        read = ahead(self.reader, self._read, numbers)
+        read = prefetched(self.reader, self._read, numbers)
         if self.files.sizes is None:
             yield from map(self._decode, numbers, read)
         elif self.slots is None:
             for number, data in zip(numbers, read, strict=True):
                 yield self._checked(number, self.decoder.decode_to(data, self.decoder.device))
         else:
-            for number, decoded in zip(numbers, ahead(self.caller, self.decoder.decode, read), strict=True):
+            for number, decoded in zip(
+                numbers, prefetched(self.caller, self.decoder.decode, read), strict=True
+            ):
                 yield self._delivered(number, self._checked(number, decoded))
 
     def _read(self, number: int) -> list[bytes]:
@@ -449,7 +451,7 @@ class CallBulk(Bulk):
         self._drop_slots()
 
 
-def ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterator:
+def prefetched(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterator:
     """Yield work(item) for each item; the pool computes the next result while one is used."""
     waiting = None
     for item in items:

@@ -14,7 +14,7 @@ from gpufeed.decoders.jpeg_groups import Group, coding_of, grouped, joined
 from gpufeed.decoders.jpeg_parser import Kind
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.base import LoadRequest
-from gpufeed.loaders.prefetch import Ahead
+from gpufeed.loaders.prefetch import Prefetcher
 from gpufeed.loaders.resident import SHARE_OF_FREE, free_bytes
 from gpufeed.loaders.streaming import FileReader
 from gpufeed.native.jpeg_op import Coding, decode_between, decode_jpegs
@@ -73,7 +73,7 @@ def filled(request: LoadRequest) -> CodedStore:
     """
     reader = FileReader(request.manifest)
     filling = Filling(request, reader.paths)
-    chunks = Ahead(reader.batches(request.manifest.ids(request.split), CHUNK), "gpufeed-read")
+    chunks = Prefetcher(reader.batches(request.manifest.ids(request.split), CHUNK), "gpufeed-read")
     with closing(chunks):
         while (chunk := chunks.get()) is not None:
             filling.add(chunk.ids, chunk.encoded)

@@ -26,7 +26,7 @@ from gpufeed.decoders.jpeg_groups import code_digest
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.decoders.ragged import Ragged
 from gpufeed.loaders.base import Batch, LoadRequest, epoch_order, send
-from gpufeed.loaders.prefetch import BatchesAhead
+from gpufeed.loaders.prefetch import BatchPrefetcher
 from gpufeed.loaders.streaming import StreamingLoader
 from gpufeed.native.file_buffer import FileBuffer
 
@@ -77,7 +77,7 @@ class CudaJpegLoader(StreamingLoader):
         self.names = [os.fsencode(path) for path in self.reader.paths]
         self.turn = threading.Lock()  # for threads that take images decoded before (LoadRequest.decoded)
         self.streams: list[torch.cuda.Stream | None] = []  # of each thread
-        self.makers: list[BatchesAhead] = []
+        self.makers: list[BatchPrefetcher] = []
         self.coming: tuple[int, int] | None = None  # epoch and number of the makers' next batch
 
     def open(self) -> None:
@@ -127,7 +127,7 @@ class CudaJpegLoader(StreamingLoader):
             # a new one each time, since a stuck thread that was abandoned may still write to its own
             buffer = FileBuffer(readers, pinned=stream is not None and r.pin_memory)
             made = self._batches(own, buffer, BatchDecoder(r.device))
-            self.makers.append(BatchesAhead(made, r.device, stream))
+            self.makers.append(BatchPrefetcher(made, r.device, stream))
 
     def _stop(self) -> None:
         stuck = any(maker.gave_up for maker in self.makers)

@@ -27,7 +27,7 @@ from gpufeed.core.errors import GpufeedError, Skip, import_or_skip
 from gpufeed.decoders.base import Tally, Tolerance
 from gpufeed.decoders.pillow import rgb
 from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, refuse_transform, require_store, send, upload
-from gpufeed.loaders.prefetch import END_S, POLL_S, AheadLoader
+from gpufeed.loaders.prefetch import END_S, POLL_S, PrefetchLoader
 from gpufeed.stores.ffcv_store import JPEG, TOLERANCE, BetonInfo, open_beton, rewritten
 
 # OpenCV's INTER_AREA against the reference's antialiased triangle. Of 800 photographs in evaluation, the 714
@@ -54,7 +54,7 @@ class Turbo:
         return f"{NAME} {version(NAME)}"
 
 
-class FfcvLoader(AheadLoader):
+class FfcvLoader(PrefetchLoader):
     """The batches of FFCV's Loader, copied ahead on a side stream.
 
     Images that the .beton file holds as pixels were decoded by Pillow when it was built, and count as

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, send, upload
-from gpufeed.loaders.prefetch import AheadLoader
+from gpufeed.loaders.prefetch import PrefetchLoader
 from gpufeed.loaders.resident import SHARE_OF_FREE, check_request, fill
 from gpufeed.loaders.scaled_crops import HostCacheCrops
 from gpufeed.stores.cache_format import open_cache
@@ -18,7 +18,7 @@ from gpufeed.system.host_memory import free_host_bytes
 log = logging.getLogger("gpufeed")
 
 
-class HostCacheLoader(AheadLoader):
+class HostCacheLoader(PrefetchLoader):
     """A loader that reads the cache in `open`, into pinned memory if the device is a CUDA GPU.
 
     A split that does not fit there is gathered from the memory map of its file, which is logged: its first

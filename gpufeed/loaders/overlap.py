@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.prefetch import AheadLoader
+from gpufeed.loaders.prefetch import PrefetchLoader
 from gpufeed.loaders.samples import HostBatches, copied, worker_error
 
 
-class OverlapLoader(AheadLoader):
+class OverlapLoader(PrefetchLoader):
     """Host batches of the DataLoader, with or without workers, copied ahead by one thread.
 
     With pin_memory (the default) copies overlap the compute; without it CUDA stages them through its own

@@ -27,7 +27,7 @@ END_S = 5  # to wait for a thread that was stuck before, or that only cleans up
 log = logging.getLogger("gpufeed")
 
 
-class Ahead:
+class Prefetcher:
     """A thread that runs `source` and passes its items on in order, or the error that it raised.
 
     stuck_s: a source without an item for so long counts as stuck (mostly a dead network mount).
@@ -126,7 +126,7 @@ class Ahead:
         return False
 
 
-class BatchesAhead(Ahead):
+class BatchPrefetcher(Prefetcher):
     """Batches made on the device ahead of the training step; on CUDA on their own stream."""
 
     stuck_s = (
@@ -144,7 +144,7 @@ class BatchesAhead(Ahead):
         `stream`.
         """
         self.device, self.stream = device, stream
-        super().__init__(source, "gpufeed-ahead", stopping)
+        super().__init__(source, "gpufeed-prefetch", stopping)
 
     def around(self) -> AbstractContextManager:
         # the current stream belongs to a thread, and new tensors to the current stream
@@ -183,7 +183,7 @@ def hand_over(batch: Batch, done: "torch.cuda.Event", consumer: "torch.cuda.Stre
         tensor.record_stream(consumer)  # allocated on the side stream, used on this one
 
 
-class AheadLoader(OrderedLoader):
+class PrefetchLoader(OrderedLoader):
     """A loader whose batches a thread makes, on CUDA on a side stream, while the device computes.
 
     On devices other than CUDA the same code runs without streams.
@@ -194,7 +194,7 @@ class AheadLoader(OrderedLoader):
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         self.stream: torch.cuda.Stream | None = None
-        self.ahead: BatchesAhead | None = None
+        self.prefetcher: BatchPrefetcher | None = None
 
     def open(self) -> None:
         if self.request.device.type == "cuda":
@@ -211,10 +211,10 @@ class AheadLoader(OrderedLoader):
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
         begin, stopping = time.perf_counter(), threading.Event()
         source = self.source(order, stopping)
-        self.ahead = BatchesAhead(source, self.request.device, self.stream, stopping)
-        yield from self.ahead.batches(begin)
+        self.prefetcher = BatchPrefetcher(source, self.request.device, self.stream, stopping)
+        yield from self.prefetcher.batches(begin)
 
     def close(self) -> None:
-        if self.ahead is not None:
-            self.ahead.close()
-            self.ahead = None
+        if self.prefetcher is not None:
+            self.prefetcher.close()
+            self.prefetcher = None

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpufeed.decoders.base import Tally, Tolerance
 from gpufeed.loaders.base import Batch, LoadRequest, send, upload
-from gpufeed.loaders.prefetch import AheadLoader
+from gpufeed.loaders.prefetch import PrefetchLoader
 from gpufeed.loaders.spdl_batches import NAME, BatchMaker, Ffmpeg
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpufeed.loaders.spdl_processes import Processes
 
 
-class SpdlLoader(AheadLoader):
+class SpdlLoader(PrefetchLoader):
     """The batches of an SPDL pipeline, copied ahead on a side stream as in its documentation.
 
     Pillow decodes files that FFmpeg refuses, and the tally counts them as Pillow's.

@@ -22,7 +22,7 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Decoded, Decoder, Outcome, Tally, bad_file
 from gpufeed.decoders.encoded_file import read_file
 from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, refuse_transform, send, upload
-from gpufeed.loaders.prefetch import Ahead, AheadLoader
+from gpufeed.loaders.prefetch import Prefetcher, PrefetchLoader
 from gpufeed.system.timing import Span
 
 
@@ -85,7 +85,7 @@ class FileReader:
         return read_file(self.paths[sample_id])
 
 
-class StreamingLoader(AheadLoader):
+class StreamingLoader(PrefetchLoader):
     """A loader with one thread that reads files and another that decodes them, on CUDA on a side stream.
 
     Images decoded on the device stay there (Batch.transfer is None). Those decoded on the host are copied
@@ -161,7 +161,7 @@ class StreamingLoader(AheadLoader):
 
     def _files(self, order: np.ndarray) -> Iterator[FileBatch]:
         """Yield the files of each batch, read ahead by a thread that ends with this iterator."""
-        reader = Ahead(self.reader.batches(order, self.request.batch_size), "gpufeed-read")
+        reader = Prefetcher(self.reader.batches(order, self.request.batch_size), "gpufeed-read")
         with closing(reader):
             while (files := reader.get()) is not None:
                 yield files

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gpufeed.loaders.base import Batch, LoadRequest, epoch_order, refuse_transform, require_store, send
-from gpufeed.loaders.prefetch import AheadLoader
+from gpufeed.loaders.prefetch import PrefetchLoader
 from gpufeed.stores.strip_backends.base import StripBackend
 from gpufeed.stores.strips_reader import StripReader, Unit
 
@@ -20,7 +20,7 @@ from gpufeed.stores.strips_reader import StripReader, Unit
 WINDOW_BYTES = 2**30
 
 
-class StripsLoader(AheadLoader):
+class StripsLoader(PrefetchLoader):
     """A loader of strips; every epoch is a permutation of all samples.
 
     A split whose pixels fit a window of WINDOW_BYTES is decoded at the start of the epoch, and its order is

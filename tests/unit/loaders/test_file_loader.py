@@ -21,7 +21,7 @@ from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders import prefetch
 from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.cuda_jpeg import THREADS, CudaJpegLoader
-from gpufeed.loaders.prefetch import BatchesAhead
+from gpufeed.loaders.prefetch import BatchPrefetcher
 from gpufeed.native.file_buffer import FileBuffer
 
 OPTIONS = {name: getattr(RECIPE, name) for name in ("size", "scale", "ratio", "short_side")}
@@ -229,7 +229,7 @@ def test_a_dead_mount_is_an_error_and_can_be_left(mixed, monkeypatch):
         return read(self, paths)
 
     monkeypatch.setattr(FileBuffer, "read", read_late)
-    monkeypatch.setattr(BatchesAhead, "stuck_s", 2.0)
+    monkeypatch.setattr(BatchPrefetcher, "stuck_s", 2.0)
     monkeypatch.setattr(prefetch, "END_S", 0.1)
     begin = time.perf_counter()
     with opened(mixed, recipe=RECIPE) as loader:

@@ -20,7 +20,7 @@ from gpufeed.decoders.parallel import Files, open_bulk
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders import prefetch
 from gpufeed.loaders.base import STUCK_S
-from gpufeed.loaders.prefetch import Ahead, BatchesAhead
+from gpufeed.loaders.prefetch import BatchPrefetcher, Prefetcher
 from gpufeed.loaders.streaming import FileReader
 
 CPU = torch.device("cpu")
@@ -96,8 +96,8 @@ def waiting_for(mount):
 
 
 def test_a_source_that_gives_nothing_is_an_error_and_can_be_left(mount, monkeypatch, caplog):
-    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
-    items = Ahead(waiting_for(mount), "gpufeed-test")
+    monkeypatch.setattr(Prefetcher, "stuck_s", 0.5)
+    items = Prefetcher(waiting_for(mount), "gpufeed-test")
     assert items.get() == 1
     begin = time.perf_counter()
     with pytest.raises(GpufeedError, match=r"nothing from the thread gpufeed-test for 0\.5 s"):
@@ -111,8 +111,8 @@ def test_a_source_that_gives_nothing_is_an_error_and_can_be_left(mount, monkeypa
 
 
 def test_closing_does_not_wait_for_ever_either(mount, monkeypatch):
-    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
-    items = Ahead(waiting_for(mount), "gpufeed-test")
+    monkeypatch.setattr(Prefetcher, "stuck_s", 0.5)
+    items = Prefetcher(waiting_for(mount), "gpufeed-test")
     assert items.get() == 1
     begin = time.perf_counter()
     items.close()
@@ -122,13 +122,13 @@ def test_closing_does_not_wait_for_ever_either(mount, monkeypatch):
 
 def test_a_consumer_that_waits_hears_at_once_of_an_item_and_soon_of_the_end(mount, monkeypatch):
     monkeypatch.setattr(prefetch, "LOOK_S", 0.2)
-    items = Ahead(waiting_for(mount), "gpufeed-test")
+    items = Prefetcher(waiting_for(mount), "gpufeed-test")
     assert items.get() == 1
     threading.Timer(0.1, items.stopping.set).start()
     with pytest.raises(RuntimeError, match="closed while it was iterated over"):
         items.get()
     monkeypatch.setattr(prefetch, "LOOK_S", 60)
-    items = Ahead(waiting_for(mount), "gpufeed-test")
+    items = Prefetcher(waiting_for(mount), "gpufeed-test")
     assert items.get() == 1
     threading.Timer(0.1, mount.set).start()
     begin = time.perf_counter()
@@ -139,12 +139,12 @@ def test_a_consumer_that_waits_hears_at_once_of_an_item_and_soon_of_the_end(moun
 
 def test_a_streaming_loader_on_a_dead_mount_is_an_error(mount, tmp_path, monkeypatch):
     """And it is told by who waits for the files: the thread behind it may wait a little longer."""
-    assert BatchesAhead.stuck_s > Ahead.stuck_s == STUCK_S
+    assert BatchPrefetcher.stuck_s > Prefetcher.stuck_s == STUCK_S
     available("dali_cpu")
     files = [saved("JPEG", photo(24, 32)), saved("GIF", photo(24, 32))] * 4  # GIF: DALI gets bytes
     made = request(write_files(tmp_path / "files", files, "jpg", (24, 32)), None, batch_size=2)
-    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
-    monkeypatch.setattr(BatchesAhead, "stuck_s", 2.0)
+    monkeypatch.setattr(Prefetcher, "stuck_s", 0.5)
+    monkeypatch.setattr(BatchPrefetcher, "stuck_s", 2.0)
     with load("loader", "dali_cpu")(made) as loader:
         plain = FileReader.read
         monkeypatch.setattr(FileReader, "read", lambda self, i: mount.wait() and plain(self, i))

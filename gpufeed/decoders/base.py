@@ -1,8 +1,8 @@
 """The base class of decoders: encoded bytes in, uint8 RGB and an outcome for each image out, on host or
 device.
 
-A tally counts which decoder decoded a loader's images, since a decoder leaves files that it cannot take to
-another one.
+DecodeCounts counts which decoder decoded a loader's images, since a decoder leaves files that it cannot take
+to another one.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def bad_file(path: Path, reason: str) -> GpufeedError:
 
 
 @dataclass
-class Tally:
+class DecodeCounts:
     """Counts of decoded images. decoder: the one that should decode them; by: images of each decoder.
 
     settings: of `decoder`, as in Decoder.settings. images_from: a description of how the images were changed
@@ -213,6 +213,6 @@ class Tally:
             )
 
 
-def sum_tallies(tallies: Sequence[Tally]) -> Tally:
-    """Return the sum of at least one tally of one decoder."""
-    return replace(tallies[0], by=sum((tally.by for tally in tallies), Counter()))
+def sum_counts(counts: Sequence[DecodeCounts]) -> DecodeCounts:
+    """Return the sum of at least one count of one decoder."""
+    return replace(counts[0], by=sum((one.by for one in counts), Counter()))

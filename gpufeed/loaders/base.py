@@ -18,7 +18,7 @@ from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.base import Tally, Tolerance
+from gpufeed.decoders.base import DecodeCounts, Tolerance
 from gpufeed.system.random_draws import BITS, MASK, fold
 from gpufeed.system.timing import Mark, Span
 
@@ -182,7 +182,7 @@ class Loader(ABC):
 
     resampling: how far the samples of a recipe may be from the reference's, beyond the decoder's tolerance;
     the default is for libraries that round once where Pillow rounds twice. promises_order: whether `order` is
-    known before an epoch. tally: counts of its images by decoder, if the decoder may leave some to another
+    known before an epoch. decode_counts: its images by decoder, if the decoder may leave some to another
     one; else None. keeps_on: whether an open loader works on between epochs, so that an epoch begins with
     finished batches. works_ahead: whether batches are made while the host is in a training step. own_order:
     why its order differs from `epoch_order`, as a sentence; None if it does not. It is still a function of
@@ -191,7 +191,7 @@ class Loader(ABC):
     be left out, as a sentence; None if it can.
     """
 
-    tally: Tally | None = None
+    decode_counts: DecodeCounts | None = None
     keeps_on: bool = False
     promises_order: bool = True
     own_windows: ClassVar[str | None] = None

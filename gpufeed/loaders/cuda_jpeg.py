@@ -112,8 +112,8 @@ class CudaJpegLoader(StreamingLoader):
             self.makers.append(maker)
             batch = maker.get()
             self.coming = (epoch, number + 1) if number < last else (epoch + 1, 0)
-            self.tally.add(self.decoder, len(batch.ids) - batch.by_pillow)
-            self.tally.add("pillow", batch.by_pillow)
+            self.decode_counts.add(self.decoder, len(batch.ids) - batch.by_pillow)
+            self.decode_counts.add("pillow", batch.by_pillow)
             yield replace(batch, load_ms=(time.perf_counter() - begin) * 1e3)
             begin = time.perf_counter()
 

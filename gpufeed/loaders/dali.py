@@ -76,7 +76,7 @@ class DaliLoader(StreamingLoader):
             self.reading = self.new_reading()
         else:
             self.not_for_reader(strange)
-        self.tally.settings = self.library.settings
+        self.decode_counts.settings = self.library.settings
 
     @property
     def keeps_on(self) -> bool:
@@ -154,7 +154,7 @@ class DaliLoader(StreamingLoader):
             return self.from_bytes(files, epoch, device)
         images = self.from_reader(files.ids)
         if images is not None:
-            self.tally.add(self.decoder, len(files.ids))
+            self.decode_counts.add(self.decoder, len(files.ids))
             return images
         # decoding each file alone reports, or works around, whatever is wrong with one
         encoded = [self.reader.read(sample_id) for sample_id in files.ids.tolist()]
@@ -210,7 +210,7 @@ class DaliLoader(StreamingLoader):
         values = self.work.values(files.ids, epoch)
         taken = self.library.takes_all(files.encoded, self.shape[:2])
         if taken and self.library.fill_by(self.fed, files.encoded, out, **values):
-            self.tally.add(self.decoder, len(files.ids))
+            self.decode_counts.add(self.decoder, len(files.ids))
             return out
         # DALI does not take one of the files: feed all of them as PNG, which is lossless
         decoded = super().pixels(files, epoch, device).cpu().numpy()
@@ -228,7 +228,7 @@ class DaliLoader(StreamingLoader):
         taken = [place for place, i in enumerate(ids.tolist()) if self.takes(i, files.encoded[place])]
         part, values = out[: len(taken)], self.work.values(ids[taken], epoch)
         if self.library.fill_by(self.fed, [files.encoded[place] for place in taken], part, **values):
-            self.tally.add(self.decoder, len(taken))
+            self.decode_counts.add(self.decoder, len(taken))
             out[taken] = part.clone()
         else:
             taken = []
@@ -240,7 +240,7 @@ class DaliLoader(StreamingLoader):
                 raise bad_file(self.reader.paths[ids[place]], str(outcome.reason))
             window = self.recipe.window(int(ids[place]), epoch, *sizes[place])
             out[place] = torch.from_numpy(self.recipe.cut(image, window))
-        self.tally.take(outcomes)
+        self.decode_counts.take(outcomes)
 
 
 class DaliCpuLoader(DaliLoader):

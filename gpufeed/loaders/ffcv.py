@@ -24,7 +24,7 @@ import torch
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError, Skip, import_or_skip
-from gpufeed.decoders.base import Tally, Tolerance
+from gpufeed.decoders.base import DecodeCounts, Tolerance
 from gpufeed.decoders.pillow import rgb
 from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, refuse_transform, require_store, send, upload
 from gpufeed.loaders.prefetch import END_S, POLL_S, PrefetchLoader
@@ -71,7 +71,7 @@ class FfcvLoader(PrefetchLoader):
         require_store(NAME, request)
         refuse_transform(NAME, request, "FFCV runs what Numba compiles")
         self.library = Turbo()
-        self.tally = Tally(NAME)
+        self.decode_counts = DecodeCounts(NAME)
         self.loader = None
         self.info: BetonInfo | None = None
         self.jpegs = np.empty(0, dtype=bool)  # by sample id
@@ -82,7 +82,7 @@ class FfcvLoader(PrefetchLoader):
         with torch_threads_kept():
             import_or_skip("Loader ffcv", "ffcv", "ffcv", INSTALL)
             self.info = open_beton(r.beton, r.manifest)
-            self.tally.images_from = self.info.in_words
+            self.decode_counts.images_from = self.info.in_words
             self.loader = new_loader(r)
             self.jpegs = self.loader.reader.metadata["f0"]["mode"] == JPEG
             with closing(made(self.loader, self.split_ids[:1])) as first:  # compiles what it runs
@@ -124,9 +124,9 @@ class FfcvLoader(PrefetchLoader):
 
     def _count(self, ids: np.ndarray) -> None:
         jpegs = int(self.jpegs[ids].sum())
-        self.tally.add(NAME, jpegs)
+        self.decode_counts.add(NAME, jpegs)
         if not self._rewritten:
-            self.tally.add("pillow", len(ids) - jpegs)
+            self.decode_counts.add("pillow", len(ids) - jpegs)
 
     @property
     def _rewritten(self) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpufeed.decoders.base import Tally
+from gpufeed.decoders.base import DecodeCounts
 from gpufeed.loaders.base import Batch, Loader, LoadRequest, epoch_order, refuse_transform, send
 from gpufeed.loaders.coded_store import CodedStore, filled
 from gpufeed.loaders.cuda_jpeg import OwnKernels, require_extension
@@ -116,7 +116,7 @@ class ResidentJpegLoader(Loader):
         batch_bytes = request.batch_size * int(np.prod(request.manifest.image_size())) * 3
         self.round = max(1, ROUND_BYTES // batch_bytes) * request.batch_size
         self.labels = request.manifest.labels()
-        self.tally = Tally(self.decoder.name)
+        self.decode_counts = DecodeCounts(self.decoder.name)
         self.streams: list[torch.cuda.Stream | None] = [None]
         self.store: CodedStore | None = None
         self.thread: ThreadPoolExecutor | None = None
@@ -164,8 +164,8 @@ class ResidentJpegLoader(Loader):
             images = epoch.round(number)
         here = slice(number * self.round, (number + 1) * self.round)
         kept = int((epoch.plan.kinds[here] == self.store.pixels).sum())
-        self.tally.add(self.decoder.name, len(images) - kept)
-        self.tally.add("pillow", kept)
+        self.decode_counts.add(self.decoder.name, len(images) - kept)
+        self.decode_counts.add("pillow", kept)
         return images, None if stream is None else stream.record_event()
 
     def _plan_of(self, epoch: int, done: int) -> RoundPlan:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpufeed.decoders.base import Tally, Tolerance
+from gpufeed.decoders.base import DecodeCounts, Tolerance
 from gpufeed.loaders.base import Batch, LoadRequest, send, upload
 from gpufeed.loaders.prefetch import PrefetchLoader
 from gpufeed.loaders.spdl_batches import NAME, BatchMaker, Ffmpeg
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class SpdlLoader(PrefetchLoader):
     """The batches of an SPDL pipeline, copied ahead on a side stream as in its documentation.
 
-    Pillow decodes files that FFmpeg refuses, and the tally counts them as Pillow's.
+    Pillow decodes files that FFmpeg refuses, which `decode_counts` credits to Pillow.
     """
 
     no_decoding = None
@@ -40,7 +40,7 @@ class SpdlLoader(PrefetchLoader):
         self.maker = BatchMaker(request)
         self.labels = request.manifest.labels()
         self.pipeline: Threads | OwnProcess | Processes | None = None
-        self.tally = Tally(NAME)
+        self.decode_counts = DecodeCounts(NAME)
 
     @property
     def library(self) -> Ffmpeg | None:
@@ -80,8 +80,8 @@ class SpdlLoader(PrefetchLoader):
         ids, labels = send(order, r.device), send(self.labels[order], r.device)
         start = 0
         for made in self.pipeline.run(order, epoch):
-            self.tally.add(NAME, len(made.images) - made.left)
-            self.tally.add("pillow", made.left)
+            self.decode_counts.add(NAME, len(made.images) - made.left)
+            self.decode_counts.add("pillow", made.left)
             images, transfer = upload(made.images, r.device)
             end = start + len(images)
             yield Batch(images, labels[start:end], ids[start:end], 0.0, transfer)

@@ -19,7 +19,7 @@ from gpufeed.augment.resample import prepare, resample
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.base import Decoded, Decoder, Outcome, Tally, bad_file
+from gpufeed.decoders.base import DecodeCounts, Decoded, Decoder, Outcome, bad_file
 from gpufeed.decoders.encoded_file import read_file
 from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, refuse_transform, send, upload
 from gpufeed.loaders.prefetch import Prefetcher, PrefetchLoader
@@ -111,7 +111,7 @@ class StreamingLoader(PrefetchLoader):
         self.labels = request.manifest.labels()
         self.reader = FileReader(request.manifest)
         self.library: Decoder | None = None
-        self.tally = Tally(self.decoder)
+        self.decode_counts = DecodeCounts(self.decoder)
 
     def check_transform(self) -> None:
         """Raise GpufeedError for a transform of single samples, since whole batches are decoded."""
@@ -178,7 +178,7 @@ class StreamingLoader(PrefetchLoader):
         for sample_id, outcome in zip(files.ids, outcomes, strict=True):
             if outcome.decoder is None:
                 raise bad_file(self.reader.paths[sample_id], str(outcome.reason))
-        self.tally.take(outcomes)
+        self.decode_counts.take(outcomes)
         return out
 
     def crops(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
@@ -192,7 +192,7 @@ class StreamingLoader(PrefetchLoader):
                 reason = f"decoded to {tuple(image.shape)}, the manifest says {size}"
             if reason is not None:
                 raise bad_file(self.reader.paths[sample_id], str(reason))
-        self.tally.take(decoded.outcomes)
+        self.decode_counts.take(decoded.outcomes)
         windows = self.recipe.windows(torch.from_numpy(files.ids), epoch, *torch.from_numpy(sizes).unbind(1))
         return resample(decoded.images, windows, self.recipe.size)
 

@@ -56,7 +56,7 @@ class StripsLoader(PrefetchLoader):
             self.decoding = torch.cuda.Stream(r.device)
         self.reader = StripReader(r.manifest, r.strips, r.device, r.threads, verify=False)
         self.units = self.reader.units(r.split)
-        self.tally = self.reader.tally
+        self.decode_counts = self.reader.decode_counts
         self.pool = ThreadPoolExecutor(1, "gpufeed-strips")
 
     @property

@@ -10,7 +10,7 @@ import torch
 
 from gpufeed.core.errors import Skip
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.base import Decoder, Tally, bad_file
+from gpufeed.decoders.base import DecodeCounts, Decoder, bad_file
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.decoders.simplejpeg import SimpleJpegDecoder
 from gpufeed.stores.strip_backends import open_backend
@@ -62,7 +62,7 @@ class StripReader:
         self.let_go()
         self.pool = ThreadPoolExecutor(threads)
         self.ordinary = ordinary_decoder()
-        self.tally = Tally("strips")  # images decoded by the backend, and by fallbacks
+        self.decode_counts = DecodeCounts("strips")  # images decoded by the backend, and by fallbacks
 
     def let_go(self) -> None:
         """Map the set again, so that the kernel may evict the pages read so far."""
@@ -99,7 +99,7 @@ class StripReader:
             self._decode_strips([unit.strip for unit in whole], out[:joined])
         if waiting:
             rows, decoders = zip(*(future.result() for future in waiting), strict=True)
-            self.tally.by.update(decoders)
+            self.decode_counts.by.update(decoders)
             out[joined:].copy_(torch.from_numpy(np.stack(rows)))
         return ids, out
 
@@ -116,9 +116,9 @@ class StripReader:
             # the reference decodes what the backend refuses, or says what is wrong with it
             rows = decode_strip(encoded[place], strips[place])
             out[rows_of(strips)[place]].copy_(torch.from_numpy(rows))
-            self.tally.add(REFERENCE, len(rows))
+            self.decode_counts.add(REFERENCE, len(rows))
             refused += len(rows)
-        self.tally.add(self.tally.decoder, len(out) - refused)
+        self.decode_counts.add(self.decode_counts.decoder, len(out) - refused)
 
     def _decode_file(self, id: int) -> tuple[np.ndarray, str]:
         """Return the pixels of one left-over file, uint8 (H, W, 3), and the name of its decoder."""

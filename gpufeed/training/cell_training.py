@@ -67,9 +67,9 @@ RANKS_APART = 1_000_003  # between the seeds of ranks, which never equal those o
 class Trained:
     """A model after its training. batches: in an epoch. setup_s: seconds before the clock started.
 
-    loading: counts of the loader's images by decoder (Tally.asdict), None for a loader without fallback.
-    peak_gpu_mib: most memory reserved on any device; None without CUDA. telemetry: None if it was off or
-    failed. spent: unpack_s, load_s, compile_s and run_s as in the `phases` of a record; with several
+    loading: counts of the loader's images by decoder (DecodeCounts.asdict), None for a loader without
+    fallback. peak_gpu_mib: most memory reserved on any device; None without CUDA. telemetry: None if it was
+    off or failed. spent: unpack_s, load_s, compile_s and run_s as in the `phases` of a record; with several
     processes those of the first. ranks: node and gpu of each process, if there are several.
     """
 
@@ -218,11 +218,14 @@ def train_here(
         if ready.unpack_s is not None:
             spent |= {"load_s": spent["load_s"] - ready.unpack_s, "unpack_s": ready.unpack_s}
         spent["run_s"] = time.perf_counter() - began
-    if loader.tally is not None:
-        loader.tally.check()
+    if loader.decode_counts is not None:
+        loader.decode_counts.check()
     left_out = warmup(result.epochs, batches, loader.request.ahead)["steps"]
     seen = watch and watch.safely(lambda: summary.summarise(watch.seen, left_out))
-    own = {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": devices.peak_mib(place.device)}
+    own = {
+        "loading": loader.decode_counts and loader.decode_counts.asdict(),
+        "peak_gpu_mib": devices.peak_mib(place.device),
+    }
     own["where"] = {"node": node_of_rank(), "gpu": devices.gpu_state(place.device)["uuid"]}
     ranks = gathered({**own, "telemetry": seen}, loader.request.world_size)
     loading = together([rank["loading"] for rank in ranks])
@@ -340,7 +343,9 @@ def cold_files(ready: Ready, steps: int | None) -> Iterator[None]:
 
 
 def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Sum the decoders' counts of all ranks: each a Tally.asdict, or None for a loader without fallback."""
+    """Sum the decoders' counts of all ranks: each a DecodeCounts.asdict, or None for a loader without
+    fallback.
+    """
     if loadings[0] is None:
         return None
     fell_back = sum((Counter(loading["fell_back"]) for loading in loadings), Counter())

@@ -73,8 +73,8 @@ def measured(
     def with_batch(one: Cell) -> dict[str, Any]:
         with made_ready(one, 0, manifest, stores, place, gate) as ready:
             found = of_ready(ready, settings)
-            if ready.loader.tally is not None:
-                ready.loader.tally.check()
+            if ready.loader.decode_counts is not None:
+                ready.loader.decode_counts.check()
         return found
 
     size, found = fitting(cell, with_batch)

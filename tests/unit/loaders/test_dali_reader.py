@@ -62,7 +62,7 @@ def test_what_dali_refuses_on_the_way_is_decoded_by_others(clean, caplog):
             assert [i for batch in batches for i in batch.ids.tolist()] == list(range(COUNT))
             assert np.array_equal(batches[6].images[2].numpy(), expected)
         told = {"decoder": "dali_cpu", "images": 3 * COUNT, "fell_back": {"pillow": 2}}
-        assert loader.tally.asdict() == told
+        assert loader.decode_counts.asdict() == told
     (record,) = caplog.records
     assert (
         "dali_cpu is fed with bytes from now on: its own reader found nvImageCodec failure" in record.message

@@ -76,7 +76,7 @@ def test_windows_are_ours_and_pixels_pillows(mixed, recipe, batch_size):
                     ids.append(i)
             assert ids == epoch_order(loader.split_ids, 3, epoch, True, 0, 1).tolist()
         told = {"decoder": "cuda_jpeg", "images": 3 * len(mixed), "fell_back": {"pillow": 3 * OTHERS}}
-        assert loader.tally.asdict() == told
+        assert loader.decode_counts.asdict() == told
 
 
 @pytest.mark.parametrize("files", [photos, taken])
@@ -87,7 +87,7 @@ def test_whole_images_of_one_size_are_pillows(tmp_path, files):
         for _ in range(2):
             for batch in loader:
                 assert torch.equal(batch.images, right[batch.ids])
-        assert loader.tally.fell_back == ({"pillow": 4} if files == photos else {})
+        assert loader.decode_counts.fell_back == ({"pillow": 4} if files == photos else {})
 
 
 def test_it_passes_the_equivalence_check_with_crops_and_without(mixed, equal):
@@ -181,7 +181,7 @@ def test_bytes_that_are_left_over_are_for_pillow_and_counted(tmp_path):
     with opened(manifest, batch_size=16) as loader:
         for batch in loader:
             assert torch.equal(batch.images, right[batch.ids])
-        assert loader.tally.fell_back == {"pillow": 1}
+        assert loader.decode_counts.fell_back == {"pillow": 1}
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, None], ids=["crops", "whole"])
@@ -260,7 +260,7 @@ def test_a_wrong_marker_is_for_pillow_wherever_the_windows_are(tmp_path):
             for batch in loader:
                 for i, sample in zip(batch.ids.tolist(), batch.images.numpy(), strict=True):
                     assert np.array_equal(sample, RECIPE.cut(images[i], RECIPE.window(i, epoch, 24, 32)))
-            assert loader.tally.fell_back == {"pillow": epoch + 1}
+            assert loader.decode_counts.fell_back == {"pillow": epoch + 1}
 
 
 def test_a_transform_of_single_samples_is_refused(mixed):

@@ -110,9 +110,11 @@ def train(found: Composed, folder: str) -> None:
     """Train into the run's folder."""
     cores = found.values.get("cores")  # checked later, by what imports torch, which counts them
     with on_cores(cores) if isinstance(cores, int) else nullcontext():
-        from gpufeed.cli.standalone_training import train_by_hand  # imports torch, which --help does not need
+        from gpufeed.cli.standalone_training import (
+            train_standalone,  # imports torch, which --help does not need
+        )
 
-        train_by_hand(found, Path(folder))
+        train_standalone(found, Path(folder))
 
 
 def say(error: Exception) -> None:

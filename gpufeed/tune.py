@@ -36,9 +36,9 @@ def tune(found: Composed, folder: str) -> None:
     """Tune the loader of a composed command line; leave tuned.json in the run's folder."""
     cores = found.values.get("cores")  # checked later, by what imports torch, which counts them
     with on_cores(cores) if isinstance(cores, int) else nullcontext():
-        from gpufeed.cli.standalone_tuning import tune_by_hand  # imports torch, which --help does not need
+        from gpufeed.cli.standalone_tuning import tune_standalone  # imports torch, which --help does not need
 
-        tune_by_hand(found, Path(folder))
+        tune_standalone(found, Path(folder))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from gpufeed.training.runtime_context import Place
 log = logging.getLogger("gpufeed")
 
 
-def train_by_hand(found: Composed, out: Path) -> None:
+def train_standalone(found: Composed, out: Path) -> None:
     """Provides what the cell reads, trains it, asks it about the evaluation split and keeps it in `out`.
 
     metrics.csv is written after each epoch; model.pt and model.json at the end. Raises GpufeedError for what

@@ -14,7 +14,7 @@ from gpufeed.training.ensure_inputs import dataset, shelf_of, stores
 from gpufeed.training.runtime_context import Place, Stores
 
 
-def tune_by_hand(found: Composed, out: Path) -> None:
+def tune_standalone(found: Composed, out: Path) -> None:
     """Provide what the cell reads, tune its loader, print the table and the lines, keep tuned.json in `out`.
 
     Raises GpufeedError for what cannot be tuned and Skip for what this node lacks, before anything is

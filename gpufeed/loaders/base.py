@@ -99,7 +99,7 @@ class LoadRequest:
 
 
 @dataclass(frozen=True)
-class Rows:
+class DeferredGather:
     """A batch that is not gathered yet: a training step may take it in place of the images store[rows].
 
     A kernel that reads the pixels from the store itself saves writing the batch to memory and reading it
@@ -124,19 +124,19 @@ class Rows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, part: slice) -> "Rows":
+    def __getitem__(self, part: slice) -> "DeferredGather":
         """Return some of the rows."""
-        return Rows(self.store, self.rows[part])
+        return DeferredGather(self.store, self.rows[part])
 
     def gathered(self) -> torch.Tensor:
         """Return the images, uint8 (N, H, W, 3), in new memory."""
         return self.store.index_select(0, self.rows)
 
-    def clone(self) -> "Rows":
+    def clone(self) -> "DeferredGather":
         """Return a copy with its own row numbers and the same store."""
-        return Rows(self.store, self.rows.clone())
+        return DeferredGather(self.store, self.rows.clone())
 
-    def copy_(self, other: "Rows", non_blocking: bool = False) -> None:
+    def copy_(self, other: "DeferredGather", non_blocking: bool = False) -> None:
         """Copy the other's row numbers in place; the store must be the same."""
         self.rows.copy_(other.rows, non_blocking=non_blocking)
 
@@ -157,7 +157,7 @@ class Batch:
     transfer: Span | None = None
 
     @property
-    def source(self) -> torch.Tensor | Rows:
+    def source(self) -> torch.Tensor | DeferredGather:
         """The input of a training step: the images, or their rows in a store."""
         return self.images
 
@@ -229,7 +229,7 @@ class Loader(ABC):
         A caller that ends the epoch early closes this generator.
         """
 
-    def example(self) -> Rows | None:
+    def example(self) -> DeferredGather | None:
         """Return a sample batch of an open loader whose steps gather the images; None for all other
         loaders.
         """

@@ -9,9 +9,9 @@ import torch
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import (
     Batch,
+    DeferredGather,
     Loader,
     LoadRequest,
-    Rows,
     permutation,
     refuse_transform,
     require_store,
@@ -27,11 +27,11 @@ SHARE_OF_FREE = 0.9  # leaves room for the batches; whether the model fits shows
 class StoredBatch(Batch):
     """A batch whose images are gathered on request; `source` is for steps that gather them themselves."""
 
-    def __init__(self, source: Rows, labels: torch.Tensor, ids: torch.Tensor, load_ms: float):
+    def __init__(self, source: DeferredGather, labels: torch.Tensor, ids: torch.Tensor, load_ms: float):
         self.rows, self.labels, self.ids, self.load_ms, self.transfer = source, labels, ids, load_ms, None
 
     @property
-    def source(self) -> Rows:
+    def source(self) -> DeferredGather:
         return self.rows
 
     @property
@@ -82,10 +82,10 @@ class ResidentLoader(Loader):
     def close(self) -> None:
         self.images = self.labels = self.ids = self.crops = None
 
-    def example(self) -> Rows | None:
+    def example(self) -> DeferredGather | None:
         r = self.request
         n = min(r.batch_size, len(self.split_ids))
-        return Rows(self.images, torch.arange(n, device=r.device)) if r.ungathered else None
+        return DeferredGather(self.images, torch.arange(n, device=r.device)) if r.ungathered else None
 
     def epoch_batches(self, done: int) -> Iterator[Batch]:
         r, begin = self.request, time.perf_counter()
@@ -101,7 +101,7 @@ class ResidentLoader(Loader):
                 yield Batch(images, own_labels, own_ids, (time.perf_counter() - begin) * 1e3)
                 begin = time.perf_counter()
                 continue
-            source = Rows(self.images, chosen)
+            source = DeferredGather(self.images, chosen)
             if r.ungathered:
                 yield StoredBatch(source, own_labels, own_ids, (time.perf_counter() - begin) * 1e3)
             else:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Rows:
+class RowWriter:
     """Write batches of images into an allocated uint8 (N, H, W, 3) array file.
 
     Every process of this node sees the rows at once. Nothing here waits for the disk, since such a wait would
@@ -75,11 +75,11 @@ def allocate(path: Path, shape: tuple[int, ...]) -> None:
 
 
 def write_rows(path: Path, batches: Iterable[tuple[Sequence[int], "np.ndarray | torch.Tensor"]]) -> None:
-    """Fill an allocated file from (ids, images) as `Rows.write` takes them, in any order.
+    """Fill an allocated file from (ids, images) as `RowWriter.write` takes them, in any order.
 
     Raises GpufeedError if a row is left unwritten.
     """
-    rows = Rows(path)
+    rows = RowWriter(path)
     for ids, images in batches:
         rows.write(ids, images)
     if missing := len(rows.written) - int(rows.written.sum()):
@@ -131,7 +131,7 @@ def fill_in_processes(
 
 def fill_made(manifest: Manifest, target: Path) -> Iterator[Undecodable]:
     """Fill the rows with images that no file holds; nothing is decoded, and none fails."""
-    rows = Rows(target)
+    rows = RowWriter(target)
     for row in tqdm(range(len(manifest)), unit="image", desc=f"making {manifest.info.dataset}"):
         rows.write([row], manifest.pixels(row)[None])
     yield from ()
@@ -142,7 +142,7 @@ def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Un
 
     A thread reads the files of the next call while this one decodes.
     """
-    files, rows = manifest.paths(), Rows(target)
+    files, rows = manifest.paths(), RowWriter(target)
     # by the size of the images in the files, which are decoded before they are resized
     pixels = manifest.table["height"].to_numpy(np.int64) * manifest.table["width"].to_numpy(np.int64)
     chunks = list(calls(pixels.tolist()))
@@ -179,7 +179,7 @@ def decode_task(
     decoder_name: str, target: Path, resize: tuple[int, int] | None, start: int, files: list[Path]
 ) -> list[tuple[int, str]]:
     """Call `decode_rows` in a decoding process."""
-    return decode_rows(decoder(decoder_name, 1, resize), Rows(target), resize, start, read_files(files))
+    return decode_rows(decoder(decoder_name, 1, resize), RowWriter(target), resize, start, read_files(files))
 
 
 def read_files(files: list[Path]) -> list[bytes | str]:
@@ -201,7 +201,7 @@ def read_or_reason(file: Path) -> bytes | str:
 
 
 def decode_rows(
-    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, start: int, read: list[bytes | str]
+    decoder: Decoder, rows: RowWriter, resize: tuple[int, int] | None, start: int, read: list[bytes | str]
 ) -> list[tuple[int, str]]:
     """Decode what was read into the rows from `start` on; return (row, reason) of the failures.
 
@@ -215,7 +215,7 @@ def decode_rows(
 
 
 def decode_on_host(
-    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
+    decoder: Decoder, rows: RowWriter, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
 ) -> Iterator[tuple[int, str]]:
     """Decode files into the rows `ids`; yield (row, reason) of the failures."""
     decoded, shape = decoder.decode(files), rows.rows.shape[1:]
@@ -229,7 +229,7 @@ def decode_on_host(
 
 
 def decode_on_device(
-    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
+    decoder: Decoder, rows: RowWriter, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
 ) -> Iterator[tuple[int, str]]:
     """Do what `decode_on_host` does by way of one batch on the decoder's device, copied to the host
     at once.

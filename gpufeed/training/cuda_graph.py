@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from gpufeed.loaders.base import Rows
+from gpufeed.loaders.base import DeferredGather
 from gpufeed.training.step import TrainStep
 
 
@@ -39,11 +39,11 @@ class GraphedStep:
     Both ways train the same weights with the same optimiser and scaler.
     """
 
-    def __init__(self, step: TrainStep, example: torch.Tensor | Rows):
+    def __init__(self, step: TrainStep, example: torch.Tensor | DeferredGather):
         """Capture the step. example: images of the shape and dtype to capture, on the device, with any
         values.
 
-        For Rows the graph holds the store's address, and a batch only provides row numbers.
+        For DeferredGather the graph holds the store's address, and a batch only provides row numbers.
         """
         self.step = step
         device, n = example.device, len(example)
@@ -56,7 +56,7 @@ class GraphedStep:
             self.loss = step(self.images, self.labels, self.ids, self.epoch)
 
     def __call__(
-        self, images: torch.Tensor | Rows, labels: torch.Tensor, ids: torch.Tensor, epoch: int
+        self, images: torch.Tensor | DeferredGather, labels: torch.Tensor, ids: torch.Tensor, epoch: int
     ) -> torch.Tensor:
         """Make a step; return a copy of the loss, which the next replay does not overwrite."""
         self.epoch.fill_(epoch)

@@ -162,7 +162,7 @@ class Recorder:
     def __init__(self, job: TrainJob, least_s: float = 0.0):
         """Start recording. least_s: as in Trainer.run; `total` grows if the run is shorter."""
         self.job, self.total, self.in_epoch = job, job.total_steps(), steps_in_epoch(job.loader)
-        self.longer = MinimumDuration(job, least_s)
+        self.minimum_duration = MinimumDuration(job, least_s)
         # there are no events for mps: its steps are timed by waiting for each
         self.waits = job.synchronise == "step" or job.device.type == "mps"
         self.rows: list[dict] = []  # of the epochs that are over
@@ -197,12 +197,12 @@ class Recorder:
         """Return whether the step was the last of the run; `total` grows at the planned end of a
         short run.
         """
-        if self.longer.time_is_up:
+        if self.minimum_duration.time_is_up:
             self.total = self.step
-        if self.step == self.total and self.longer.least_s:
+        if self.step == self.total and self.minimum_duration.least_s:
             self.settle()
             epochs = [*self.epochs, {"steps": self.step_in_epoch}]
-            self.total += self.longer.steps([*self.rows, *self.read], epochs)
+            self.total += self.minimum_duration.steps([*self.rows, *self.read], epochs)
             self.begin()
         return self.step == self.total
 
@@ -231,7 +231,7 @@ class Recorder:
         self.losses.append(loss)
         self.own_images += images
         self.previous = end
-        if self.waits and self.longer.planned and batches_log.handlers:
+        if self.waits and self.minimum_duration.planned and batches_log.handlers:
             synchronise(self.job.device)
             batches_log.info("", extra={"batch": self.marks[-1].row(math.nan)})
             self.previous = Mark(self.job.device)  # the handler's time belongs to no batch
@@ -283,7 +283,7 @@ class Recorder:
         if self.job.loader.request.rank == 0:
             log_epoch(entry)
         # the planned end is evaluated after the run
-        if self.job.judge is not None and self.step < self.total and self.longer.planned:
+        if self.job.judge is not None and self.step < self.total and self.minimum_duration.planned:
             entry["accuracy"] = self._judged()
         if self.job.on_epoch is not None:
             self.job.on_epoch(entry)
@@ -299,7 +299,7 @@ class Recorder:
 
     def result(self) -> TrainResult:
         """Return the run's result; restore the model of the planned end."""
-        self.longer.put_back()
+        self.minimum_duration.put_back()
         return TrainResult(self.rows, self.epochs, self.first_batch_s, self.resumed)
 
     def state_dict(self) -> dict[str, Any]:

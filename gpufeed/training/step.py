@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from gpufeed.loaders.base import Rows
+from gpufeed.loaders.base import DeferredGather
 from gpufeed.native.jit_toolchain import MAX_AUTOTUNE
 from gpufeed.system.devices import autocast
 from gpufeed.training.engines.base import TrainJob
@@ -31,12 +31,16 @@ class TrainStep:
         self.context = partial(autocast, job.device, job.precision)  # for the forward pass
 
     def __call__(
-        self, images: torch.Tensor | Rows, labels: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
+        self,
+        images: torch.Tensor | DeferredGather,
+        labels: torch.Tensor,
+        ids: torch.Tensor,
+        epoch: int | torch.Tensor,
     ) -> torch.Tensor:
         """Train on a batch; return the loss.
 
-        images: uint8 (N, H, W, 3), or float (N, 3, H, W) without an augment, or Rows of a store if the
-        augment gathers them. labels, ids: int64 (N,).
+        images: uint8 (N, H, W, 3), or float (N, 3, H, W) without an augment, or DeferredGather of a store if
+        the augment gathers them. labels, ids: int64 (N,).
         """
         self.optimiser.zero_grad(set_to_none=True)
         inputs = self.inputs(images, ids, epoch)
@@ -48,10 +52,10 @@ class TrainStep:
         return loss.detach()
 
     def inputs(
-        self, images: torch.Tensor | Rows, ids: torch.Tensor, epoch: int | torch.Tensor
+        self, images: torch.Tensor | DeferredGather, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
         """Return the model's input: the augmented images, float (N, 3, H, W)."""
-        if isinstance(images, Rows):
+        if isinstance(images, DeferredGather):
             return self.job.augment.gather(images.store, images.rows, ids, epoch)
         return images if self.job.augment is None else self.job.augment(images, ids, epoch)
 

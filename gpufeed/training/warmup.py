@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from gpufeed.loaders.base import Rows
+from gpufeed.loaders.base import DeferredGather
 from gpufeed.system.timing import synchronise
 from gpufeed.training.recorder import forked_rng
 from gpufeed.training.step import Snapshot, TrainStep
@@ -27,7 +27,7 @@ def side_stream(device: torch.device) -> Iterator[None]:
     torch.cuda.current_stream(device).wait_stream(side)
 
 
-def warm_up(step: TrainStep, example: torch.Tensor | Rows, last: int) -> None:
+def warm_up(step: TrainStep, example: torch.Tensor | DeferredGather, last: int) -> None:
     """Run steps of both batch sizes of an epoch on a side stream, then restore the weights.
 
     So libraries are loaded, convolution algorithms searched, the model compiled and the optimiser's state

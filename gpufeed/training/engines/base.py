@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from gpufeed.loaders.base import Loader, Rows
+from gpufeed.loaders.base import DeferredGather, Loader
 from gpufeed.training.checkpoints import Checkpoints
 from gpufeed.training.distributed.process_group import steps_in_epoch
 
@@ -68,7 +68,7 @@ class TrainResult:
 class Trainer(ABC):
     """A training loop. `prepare` does all that precedes the clock, and `run` is timed.
 
-    takes_rows: whether its steps may gather batches themselves (loaders/base.py, Rows).
+    takes_rows: whether its steps may gather batches themselves (loaders/base.py, DeferredGather).
     """
 
     takes_rows: ClassVar[bool] = False
@@ -77,11 +77,11 @@ class Trainer(ABC):
         self.job = job
 
     @abstractmethod
-    def prepare(self, example: torch.Tensor | Rows) -> None:
+    def prepare(self, example: torch.Tensor | DeferredGather) -> None:
         """Build the optimiser, compile and warm up; the model's weights stay unchanged.
 
-        example: a batch with the shape and dtype of the coming ones, on the device, with any values; Rows if
-        the trainer takes them and the loader yields them.
+        example: a batch with the shape and dtype of the coming ones, on the device, with any values;
+        DeferredGather if the trainer takes them and the loader yields them.
         """
 
     @abstractmethod

@@ -81,14 +81,14 @@ class FastaiTrainer(Trainer):
 
     def run(self, least_s: float = 0.0) -> TrainResult:
         job, recorder = self.job, self.recorder
-        recorder.longer.least_s = least_s
+        recorder.minimum_duration.least_s = least_s
         try:
             train_model(self.learner, ENDLESS, job)
         finally:
             self.dls.train.close()
         if recorder.error is not None:
             raise recorder.error
-        recorder.longer.put_back()
+        recorder.minimum_duration.put_back()
         return TrainResult(recorder.rows, recorder.epochs, recorder.first_batch_s)
 
 
@@ -179,7 +179,7 @@ class StepRecorder(Callback):
         self.job, self.total = job, job.total_steps()
         # there are no events for mps: its steps are timed by waiting for each
         self.waits = job.synchronise == "step" or job.device.type == "mps"
-        self.longer = MinimumDuration(job, 0.0)
+        self.minimum_duration = MinimumDuration(job, 0.0)
         self.rows: list[dict] = []
         self.epochs: list[dict] = []
         self.first_batch_s = 0.0
@@ -208,7 +208,7 @@ class StepRecorder(Callback):
         self.marks.append(StepMarks(self.epoch, step, images, self.previous, span, load_ms, transfer))
         self.losses.append(self.loss.detach())
         self.previous = end
-        if self.longer.time_is_up:
+        if self.minimum_duration.time_is_up:
             self.total = step + 1
         if step + 1 == self.total:
             self.total += self._further_steps()
@@ -217,11 +217,11 @@ class StepRecorder(Callback):
 
     def _further_steps(self) -> int:
         """Return how many steps a run that is too short continues by; this is off the clock."""
-        if not self.longer.least_s:
+        if not self.minimum_duration.least_s:
             return 0
         synchronise(self.job.device)
         rows = [*self.rows, *(mark.row(0.0) for mark in self.marks)]  # the losses are read with the epoch
-        further = self.longer.steps(rows, [*self.epochs, {"steps": len(self.marks)}])
+        further = self.minimum_duration.steps(rows, [*self.epochs, {"steps": len(self.marks)}])
         self.previous = Mark(self.job.device)
         return further
 

@@ -296,7 +296,7 @@ class LightningTrainer(Trainer):
 
     def run(self, least_s: float = 0.0) -> TrainResult:
         job, steps = self.job, Steps(self.job, self.recorder, self.batches)
-        self.recorder.longer.least_s = least_s
+        self.recorder.minimum_duration.least_s = least_s
         with quiet(), without_slurm(), heeding(job):
             rank_zero_only.rank = job.loader.request.rank  # of this process, whatever Slurm's variables say
             engine = make_engine(job, self.precision, [steps, *progress_bar(job)])

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gpufeed.loaders.base import Loader, Rows
+from gpufeed.loaders.base import DeferredGather, Loader
 from gpufeed.system import sigterm_handler
 from gpufeed.system.timing import synchronise
 from gpufeed.training.checkpoints import KEY, heeding, random_state, set_random_state, stamp
@@ -37,7 +37,7 @@ class PlainTrainer(Trainer):
         self.images_in_epoch = job.loader.share
         self.rates = learning_rates(job.options, job.total_steps())
 
-    def prepare(self, example: torch.Tensor | Rows) -> None:
+    def prepare(self, example: torch.Tensor | DeferredGather) -> None:
         job = self.job
         job.model.train()
         if job.channels_last:

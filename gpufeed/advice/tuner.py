@@ -32,7 +32,7 @@ from gpufeed.system.page_cache import read_in_some
 from gpufeed.system.timing import synchronise
 from gpufeed.training.cell_training import Ready, made_ready
 from gpufeed.training.optimisers import rate_at, set_learning_rate
-from gpufeed.training.runtime_context import Place, Stores, workers_of
+from gpufeed.training.runtime_context import RuntimeContext, Stores, workers_of
 from gpufeed.training.smaller_batch import fitting
 
 HOPELESS = 1.3  # a stretch ends early if even so many times its rate is below the best
@@ -222,7 +222,7 @@ def tuned(
     cell: Cell,
     manifest: Path,
     stores: Stores,
-    place: Place,
+    place: RuntimeContext,
     gate: Path | None,
     only: Mapping[str, Sequence] | None = None,
 ) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def tune(
     gate: as in gpufeed.benchmarks.end_to_end. planned_on, asked: as in cell_document.
     """
 
-    def work(cell: Cell, place: Place) -> dict[str, Any]:
+    def work(cell: Cell, place: RuntimeContext) -> dict[str, Any]:
         return tuned(cell, Path(manifest), stores, place, gate and Path(gate))
 
     return cell_document(cell, work, NOTHING, planned_on, **asked)

@@ -11,7 +11,7 @@ from gpufeed.core.record import TUNED
 from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.core.retry_policy import planning_node
 from gpufeed.training.ensure_inputs import dataset, shelf_of, stores
-from gpufeed.training.runtime_context import Place, Stores
+from gpufeed.training.runtime_context import RuntimeContext, Stores
 
 
 def tune_standalone(found: Composed, out: Path) -> None:
@@ -37,7 +37,7 @@ def provided(found: Composed) -> tuple[Cell, Path, Stores]:
     if reason := untunable(cell):
         some = [name for name, entry in LOADERS.items() if entry.decoders]
         raise GpufeedError(reason, "trainer=plain and a loader with workers", f"loader={some[1]}, for one")
-    Place().find(cell)
+    RuntimeContext().find(cell)
     for kind in ("loader", "augment", "model"):
         fetch(kind, getattr(cell, kind))
     shelf = shelf_of(found.values)

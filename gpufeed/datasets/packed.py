@@ -183,7 +183,7 @@ def files_at(root: Path) -> Path:
     if key in _looked_over:  # mosaics ask for each image
         return _looked_over[key]
     about = read_sidecar(root)
-    target = place() / f"{root.name}-{about.archive_sha256[:16]}"
+    target = unpack_folder() / f"{root.name}-{about.archive_sha256[:16]}"
     if not is_whole(target, about):
         with one_builder(target):
             if not is_whole(target, about):
@@ -201,7 +201,7 @@ def bring(root: Path) -> float | None:
     return time.perf_counter() - began
 
 
-def place() -> Path:
+def unpack_folder() -> Path:
     """Return this user's folder for unpacked files, made if missing; raise GpufeedError if it is unusable."""
     folder = Path(os.environ.get(VARIABLE) or tempfile.gettempdir()).absolute() / f"gpufeed-{os.getuid()}"
     try:

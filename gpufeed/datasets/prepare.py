@@ -17,7 +17,7 @@ from gpufeed.core.references import is_reference
 from gpufeed.core.registry import load
 from gpufeed.datasets import packed
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.packed import ELSEWHERE, place
+from gpufeed.datasets.packed import ELSEWHERE, unpack_folder
 from gpufeed.datasets.quantity import copied, limited, repeated
 from gpufeed.datasets.quarantine import quarantine
 from gpufeed.system.build_once import scratch_folder
@@ -54,7 +54,7 @@ def prepare(
     packed.clear(out)
     if form == "folders":
         return laid_out(out, *given)
-    with scratch_folder(place() / f"{dataset}-prepare") as stage:  # on this node's own disk
+    with scratch_folder(unpack_folder() / f"{dataset}-prepare") as stage:  # on this node's own disk
         with advised():
             manifest = laid_out(stage, *given)
         keep_the_rest(stage, out)

@@ -45,7 +45,7 @@ from gpufeed.training.distributed.rank_files import Call
 from gpufeed.training.engines.base import Trainer, TrainResult
 from gpufeed.training.evaluate import Answers, answers
 from gpufeed.training.runtime_context import (
-    Place,
+    RuntimeContext,
     Stores,
     example_batch,
     input_files,
@@ -97,7 +97,7 @@ def settle_process(threads: int | None) -> None:
         torch.set_num_threads(max(1, min(threads, cores_allowed())))
 
 
-def guarded(cell: Cell, work: Callable[[], Made]) -> tuple[str, str | None, Made | None]:
+def with_status(cell: Cell, work: Callable[[], Made]) -> tuple[str, str | None, Made | None]:
     """Return ("done", None, the result of `work`), or another status, its reason as a sentence, and None.
 
     The status is `skipped` if the node lacks something, `failed` for an error. An interrupt or SIGTERM is not
@@ -121,7 +121,7 @@ def train(
     repeat: int,
     manifest: Path,
     stores: Stores,
-    place: Place,
+    place: RuntimeContext,
     gate: Path | None,
     on_epoch: Callable[[dict], None] | None = None,
     checkpoints: Checkpoints | None = None,
@@ -160,7 +160,7 @@ def train(
 
 
 def spread_out(
-    told: dict[str, Any], place: Place, on_epoch: Callable[[dict], None] | None, scratch: Path | None
+    told: dict[str, Any], place: RuntimeContext, on_epoch: Callable[[dict], None] | None, scratch: Path | None
 ) -> Trained:
     """Train with the cell's batch in this process, or in a process for each of its ranks.
 
@@ -174,7 +174,7 @@ def spread_out(
     work = f"{__name__}:{train_here.__name__}"
     call = Call(
         work,
-        {**told, "place": Place()},
+        {**told, "place": RuntimeContext()},
         cell.devices,
         place.device.type,
         threads,
@@ -196,7 +196,7 @@ def train_here(
     repeat: int,
     manifest: Path,
     stores: Stores,
-    place: Place,
+    place: RuntimeContext,
     gate: Path | None,
     on_epoch: Callable[[dict], None] | None,
     checkpoints: Checkpoints | None,
@@ -263,7 +263,7 @@ def made_ready(
     repeat: int,
     manifest: Path,
     stores: Stores,
-    place: Place,
+    place: RuntimeContext,
     gate: Path | None,
     on_epoch: Callable[[dict], None] | None = None,
     checkpoints: Checkpoints | None = None,
@@ -375,7 +375,7 @@ def is_judged(cell: Cell) -> bool:
 
 
 def between_epochs(
-    cell: Cell, model: nn.Module, request: LoadRequest, place: Place
+    cell: Cell, model: nn.Module, request: LoadRequest, place: RuntimeContext
 ) -> Callable[[], dict] | None:
     """Return the function that evaluates the model after an epoch; None to evaluate at the end, or never."""
     if cell.hyper["trainer"].get("evaluate") != "epoch" or not is_judged(cell):

@@ -51,7 +51,7 @@ class Stores:
 
 
 @dataclass
-class Place:
+class RuntimeContext:
     """Where a cell runs on this node: on the CPU in fp32 before `find`."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -201,7 +201,7 @@ def make_trainer(
     model: nn.Module,
     loader: Loader,
     augment: Any,
-    place: Place,
+    place: RuntimeContext,
     judge: Callable[[], dict] | None = None,
     on_epoch: Callable[[dict], None] | None = None,
     checkpoints: Checkpoints | None = None,

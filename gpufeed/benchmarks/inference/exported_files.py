@@ -98,7 +98,7 @@ def row(
 ) -> dict[str, Any]:
     """Makes one file and gives its row. work: writes the path it gets and says what it found.
 
-    outcome: gpufeed.training.cell_training.guarded for this cell. A file that failed is removed.
+    outcome: gpufeed.training.cell_training.with_status for this cell. A file that failed is removed.
     """
     path = folder / NAMES[format]
 

@@ -15,7 +15,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk
 from gpufeed.datasets.idx import FILES, MOST_LABELS, lay_out, write_idx
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.staging import check_keys, only_manifest
+from gpufeed.datasets.staging import check_keys, impossible, only_manifest
 from gpufeed.decoders.pillow import rgb
 
 
@@ -64,19 +64,10 @@ def gray(file: Path, size: int) -> np.ndarray:
 def parse_options(options: dict) -> Options:
     """Return the options, checked; raise GpufeedError for one that is missing, unknown or impossible."""
     names = [field.name for field in fields(Options)]
-    check_keys(options, names, "gray_idx")
-    for name in names:
-        if name not in options:
-            raise GpufeedError(
-                f"no {name!r} in the options of layout gray_idx", " and ".join(names), f"add {name}"
-            )
+    check_keys(options, names, "gray_idx", required=names)
     size = options["size"]
     if type(size) is not int or not 1 <= size <= 1024:
-        raise GpufeedError(
-            f"size: {size!r} in the options of layout gray_idx",
-            "a whole number of pixels from 1 to 1024",
-            "change size in the config",
-        )
+        raise impossible("gray_idx", "size", size, "a whole number of pixels from 1 to 1024")
     return Options(**options)
 
 

@@ -38,6 +38,7 @@ from gpufeed.datasets.staging import (
     checksums,
     header_shape,
     image_path,
+    impossible,
     only_archive,
     staging,
 )
@@ -130,16 +131,10 @@ def parse_options(options: dict) -> Options:
     choice = Options(**options)
     share, seed = choice.evaluation_share, choice.seed
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
-        raise _impossible("evaluation_share", share, "a share between 0 and 1")
+        raise impossible("image_folder", "evaluation_share", share, "a share between 0 and 1")
     if type(seed) is not int or seed < 0:
-        raise _impossible("seed", seed, "a whole number from 0 on")
+        raise impossible("image_folder", "seed", seed, "a whole number from 0 on")
     return choice
-
-
-def _impossible(name: str, found: object, expected: str) -> GpufeedError:
-    return GpufeedError(
-        f"{name}: {found!r} in the options of layout image_folder", expected, f"change {name} in the config"
-    )
 
 
 def contents(source: Path, places: Mapping[str, object]) -> Iterator[tuple[str, "bytes | Path"]]:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import check_keys, only_manifest, staging
+from gpufeed.datasets.staging import check_keys, impossible, only_manifest, staging
 from gpufeed.system.processes import run
 
 MCU = 16  # side in pixels of the smallest unit that 4:2:0 encodes
@@ -72,27 +72,19 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 def parse_options(options: dict) -> Options:
     """Return the options, checked; raise GpufeedError for one that is missing, unknown or impossible."""
-    check_keys(options, {field.name for field in fields(Options)}, "mosaic")
-    for name in ("of", "size", "count"):
-        if name not in options:
-            raise GpufeedError(
-                f"no {name!r} in the options of layout mosaic", "of, size and count", f"add {name}"
-            )
+    names = {field.name for field in fields(Options)}
+    check_keys(options, names, "mosaic", required=("of", "size", "count"))
     choice = Options(**options)
     bounds = {"size": (MCU, 16_384), "count": (1, 10**7), "quality": (1, 100), "seed": (0, 10**9)}
     for name, (least, most) in bounds.items():
         value = getattr(choice, name)
         if type(value) is not int or not least <= value <= most:
-            raise _impossible(name, value, f"a whole number from {least} to {most}")
+            raise impossible("mosaic", name, value, f"a whole number from {least} to {most}")
     if choice.size % MCU:
-        raise _impossible("size", choice.size, f"a multiple of {MCU} pixels, so that its MCUs are whole")
+        raise impossible(
+            "mosaic", "size", choice.size, f"a multiple of {MCU} pixels, so that its MCUs are whole"
+        )
     return choice
-
-
-def _impossible(name: str, found: object, expected: str) -> GpufeedError:
-    return GpufeedError(
-        f"{name}: {found!r} in the options of layout mosaic", expected, f"change {name} in the config"
-    )
 
 
 def processes(options: Options) -> int:

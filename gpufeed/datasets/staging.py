@@ -5,7 +5,7 @@ at all.
 import io
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.file_writes import enough_disk, sha256_of
 from gpufeed.datasets.archive import is_plain_name
 from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
@@ -137,28 +137,23 @@ def checksums(archives: list[Path]) -> dict[str, str]:
     return {path.name: sha256_of(path) for path in archives}
 
 
-def only_archive(archives: list[Path], layout: str) -> Path:
+def only_archive(
+    archives: list[Path],
+    layout: str,
+    expected: str = "one archive",
+    remedy: str = "list one file in the dataset's row under `sources`",
+) -> Path:
     """Return the only archive of a layout; raise GpufeedError if there is not exactly one."""
     if len(archives) != 1:
         names = ", ".join(path.name for path in archives) or "none"
-        raise GpufeedError(
-            f"{len(archives)} files for layout {layout}: {names}",
-            "one archive",
-            "list one file in the dataset's row under `sources`",
-        )
+        raise GpufeedError(f"{len(archives)} files for layout {layout}: {names}", expected, remedy)
     return Path(archives[0])
 
 
 def only_manifest(archives: list[Path], layout: str, of: str) -> Manifest:
     """Return the only archive of a layout, the manifest of the dataset `of`; raise GpufeedError otherwise."""
-    if len(archives) != 1:
-        names = ", ".join(path.name for path in archives) or "none"
-        raise GpufeedError(
-            f"{len(archives)} files for layout {layout}: {names}",
-            f"the manifest of {of}",
-            "give the source `options: {of: ...}` and no files",
-        )
-    return Manifest.read(archives[0])
+    remedy = "give the source `options: {of: ...}` and no files"
+    return Manifest.read(only_archive(archives, layout, f"the manifest of {of}", remedy))
 
 
 def no_options(options: Mapping, layout: str) -> None:
@@ -169,11 +164,21 @@ def no_options(options: Mapping, layout: str) -> None:
         )
 
 
-def check_keys(options: Mapping, allowed, layout: str) -> None:
-    """Raise GpufeedError for an option that the layout does not know."""
+def check_keys(options: Mapping, allowed: Collection[str], layout: str, required: Sequence[str] = ()) -> None:
+    """Raise GpufeedError for an option that the layout does not know, or for a missing one."""
+    where = f"the options of layout {layout}"
     for name in options:
-        if name not in allowed:
-            raise unknown("option", name, allowed, where=f"the options of layout {layout}")
+        require_known("option", name, allowed, where)
+    for name in required:
+        if name not in options:
+            raise GpufeedError(f"no {name!r} in {where}", ", ".join(required), f"add {name}")
+
+
+def impossible(layout: str, name: str, found: object, expected: str) -> GpufeedError:
+    """Return the error for an option with a value that the layout cannot use."""
+    return GpufeedError(
+        f"{name}: {found!r} in the options of layout {layout}", expected, f"change {name} in the config"
+    )
 
 
 def check_class_names(classes: list[str], where: object) -> None:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import check_keys, png, staging
+from gpufeed.datasets.staging import check_keys, impossible, png, staging
 
 FORMATS = {"jpeg": "jpg", "png": "png"}  # option -> file suffix
 NOISE = 0.08  # standard deviation, of pixels in 0..1
@@ -83,30 +83,26 @@ def parse_options(options: dict) -> Options:
     choice = Options(**{**options, "size": tuple(size) if isinstance(size, list) else size})
     for name in ("count", "classes", "quality", "seed"):
         if type(getattr(choice, name)) is not int:
-            raise _impossible(name, getattr(choice, name), "a whole number")
+            raise impossible("synthetic", name, getattr(choice, name), "a whole number")
     shape = choice.shape if isinstance(choice.size, int | tuple) else ()
     if len(shape) != 2 or not all(type(side) is int and 8 <= side <= LARGEST_SIDE for side in shape):
-        raise _impossible("size", choice.size, f"pixels from 8 to {LARGEST_SIDE}, or [height, width]")
+        raise impossible(
+            "synthetic", "size", choice.size, f"pixels from 8 to {LARGEST_SIDE}, or [height, width]"
+        )
     if choice.format not in FORMATS:
-        raise _impossible("format", choice.format, f"one of: {', '.join(FORMATS)}")
+        raise impossible("synthetic", "format", choice.format, f"one of: {', '.join(FORMATS)}")
     if not 1 <= choice.quality <= 100:
-        raise _impossible("quality", choice.quality, "1 to 100")
+        raise impossible("synthetic", "quality", choice.quality, "1 to 100")
     if choice.seed < 0:
-        raise _impossible("seed", choice.seed, "0 or more")
+        raise impossible("synthetic", "seed", choice.seed, "0 or more")
     for name in ("grayscale_share", "evaluation_share"):
         share = getattr(choice, name)
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise _impossible(name, share, "a share from 0 to 1")
+            raise impossible("synthetic", name, share, "a share from 0 to 1")
     if choice.classes < 1 or choice.count - choice.evaluation < choice.classes:
         found = f"{choice.count - choice.evaluation} training images for {choice.classes} classes"
         raise GpufeedError(found, "at least one for each class", "raise `count` or lower `evaluation_share`")
     return choice
-
-
-def _impossible(name: str, found: object, expected: str) -> GpufeedError:
-    return GpufeedError(
-        f"{name}: {found!r} in the options of layout synthetic", expected, f"change {name} in the config"
-    )
 
 
 def grating(index: int, label: int, options: Options) -> np.ndarray:

@@ -224,7 +224,6 @@ def tuned(
     stores: Stores,
     place: RuntimeContext,
     gate: Path | None,
-    only: Mapping[str, Sequence] | None = None,
 ) -> dict[str, Any]:
     """Return the fields that a tuning adds to its document; raise Skip, NotPassed or the error that
     stops it.
@@ -237,7 +236,7 @@ def tuned(
         with made_ready(one, 0, manifest, stores, place, gate) as ready:
             read_in_some(ready.loader.files())
             began, stretches = clock(), Stretches(one, ready)
-            limits, costs, settings, own = prepared(one, ready, only)
+            limits, costs, settings, own = prepared(one, ready)
             search = Search(settings, stretches.measure, costs, own, clock() - began)
             return limits, costs, settings, search, search.run(), clock() - began
 

@@ -36,8 +36,6 @@ def prepare(device: torch.device, size: int) -> None:
 
     Raises Skip as require_resample does.
     """
-    from gpufeed.augment.random_resized_crop import RandomResizedCrop
-
     require_resample(device)
     if device.type != "cuda":
         return

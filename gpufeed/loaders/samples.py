@@ -282,17 +282,17 @@ def worker_error(error: RuntimeError, workers: int) -> Exception:
     )
 
 
-def to_device(host: HostBatch, device: torch.device, stream: "torch.cuda.Stream | None" = None) -> Batch:
-    """Return the batch on the device; on CUDA the copy is queued on `stream` (default: the current one)."""
+def to_device(host: HostBatch, device: torch.device) -> Batch:
+    """Return the batch on the device; on CUDA the copy is queued on the current stream."""
     if device.type == "cpu":
         return Batch(host.images, host.labels, host.ids, host.load_ms)
     # From pinned memory the host does not wait; from pageable memory CUDA stages the bytes before it returns.
     non_blocking = device.type == "cuda"
-    start = Mark(device, stream)
+    start = Mark(device)
     images, labels, ids = (
         tensor.to(device, non_blocking=non_blocking) for tensor in (host.images, host.labels, host.ids)
     )
-    return Batch(images, labels, ids, host.load_ms, Span(start, Mark(device, stream)))
+    return Batch(images, labels, ids, host.load_ms, Span(start, Mark(device)))
 
 
 def copied(batches: Iterator[HostBatch], device: torch.device) -> Iterator[Batch]:

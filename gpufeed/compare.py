@@ -12,11 +12,11 @@ NOTHING, REGRESSED, REFUSED = 0, 1, 2  # exit codes: no regression, one is shown
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="python -m gpufeed.compare",
         description="Compares the images/s of two runs, cell by cell, regressions first: A is the new one, B "
-        "what it is held against. Cells of another GPU model, power limit, SM clock or data are refused.",
+        "the baseline. Cells that differ in GPU model, power limit, SM clock or data are refused.",
         epilog="Exit code: 0 if no cell is shown to be slower, 1 if one is, or failed where it had not, 2 if "
         "cells were refused, if none could be judged, if A lacks cells of an experiment that both have, or "
         "if the folders cannot be used.",
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code."""
+    """Run the command line and return its exit code."""
     command = parser()
     asked = command.parse_args(arguments)
     if not asked.across and len(asked.folders) != 2:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return side_by_side(asked) if asked.across else one_against_one(asked)
     except GpufeedError as error:
         print(error, file=sys.stderr)
-    except BrokenPipeError:  # whoever read the output has seen enough, and cannot be told of the rest
+    except BrokenPipeError:  # the reader has closed the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a full disk, a folder that may not be read
         print(f"stopped: {type(error).__name__}: {first_line(error)}", file=sys.stderr)
@@ -59,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def one_against_one(asked: argparse.Namespace) -> int:
-    """A against B: prints and writes what was found; returns the exit code."""
-    from gpufeed.report import comparison, comparison_text  # pandas, for which --help need not wait
+    """Compare A with B, print and write the result, and return the exit code."""
+    from gpufeed.report import comparison, comparison_text  # imports pandas, which --help does not need
     from gpufeed.report.comparison import read_side
 
     ours, base = (only(read_side(folder), asked.experiment, folder) for folder in asked.folders)
@@ -71,7 +71,7 @@ def one_against_one(asked: argparse.Namespace) -> int:
     if found.refused:
         print("Some cells were refused; --force compares them all the same.", file=sys.stderr)
     if found.damaged["A"]:
-        print("Some files of A are no records, and might have told a regression.", file=sys.stderr)
+        print("Some files of A are no records, so a regression may be missing here.", file=sys.stderr)
     if found.vanished:
         missing = len(found.vanished)
         print(f"A has no record of {missing} of B's cells, which may have failed there.", file=sys.stderr)
@@ -80,7 +80,7 @@ def one_against_one(asked: argparse.Namespace) -> int:
 
 
 def side_by_side(asked: argparse.Namespace) -> int:
-    """Machines side by side; a success unless there is nothing to show."""
+    """Compare any number of machines, print and write the result, and return the exit code."""
     from gpufeed.report import across_machines
 
     found = across_machines.across(asked.folders, asked.experiment)
@@ -89,7 +89,7 @@ def side_by_side(asked: argparse.Namespace) -> int:
 
 
 def only(records, experiments: Sequence[str], folder: str):
-    """The records of these experiments, or all; raises GpufeedError for one that has none here."""
+    """Return the records of these experiments, or all; raise GpufeedError for one without records here."""
     there = sorted(records["experiment"].unique())
     for name in experiments:
         require_known("experiment", name, there, folder)
@@ -97,7 +97,7 @@ def only(records, experiments: Sequence[str], folder: str):
 
 
 def say(asked: argparse.Namespace, text: str, markdown: str, rows) -> None:
-    """Prints the text, and writes the files that were asked for, each whole or not at all."""
+    """Print the text; write the files that the options name, each complete or not at all."""
     from gpufeed.core.file_writes import write_whole
 
     if asked.markdown:

@@ -1,4 +1,4 @@
-"""python -m gpufeed.predict MODEL FILE...: what a kept model sees in image files."""
+"""python -m gpufeed.predict MODEL FILE...: classify image files by a kept model."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ ALL, SOME, NONE = 0, 1, 2  # exit codes: every file has a prediction, some have 
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="python -m gpufeed.predict",
         description="The most probable classes of image files, by a model that rule train_model or "
@@ -38,27 +38,26 @@ def parser() -> argparse.ArgumentParser:
         "--format",
         choices=FORMATS,
         default="table",
-        help="default: table; a text in "
-        "csv that a spreadsheet would run as a formula stands behind an apostrophe",
+        help="default: table; csv puts an apostrophe before a text that a spreadsheet would run as a formula",
     )
     found.add_argument("--output", type=Path, metavar="FILE", help="file to write; default: standard output")
     return found
 
 
 def at_least_one(text: str) -> int:
-    """A whole number of 1 or more; raises ArgumentTypeError for anything else."""
+    """Return a whole number of 1 or more; raise ArgumentTypeError for anything else."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"found: {text}; expected: a whole number of 1 or more")
     return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code."""
+    """Run the command line and return its exit code."""
     asked = parser().parse_args(arguments)
     warnings.simplefilter("ignore")  # Pillow's, on files that it reads all the same
     try:
         from gpufeed.benchmarks.saved_models.prediction import (
-            open_predictor,  # imports torch, for which --help need not wait
+            open_predictor,  # imports torch, which --help does not need
         )
 
         predictor = open_predictor(asked.model, asked.device)
@@ -70,16 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (GpufeedError, Skip) as error:
         print(error, file=sys.stderr)
         return NONE
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader has closed the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SOME
     except (OSError, RuntimeError, MemoryError) as error:  # a full disk, a device or a node out of memory
         print(f"stopped: {type(error).__name__}: {first_line(error)}", file=sys.stderr)
         return NONE
     except KeyboardInterrupt:
-        return 130  # what shells say of an interrupt
+        return 130  # an interrupt's exit code in shells
     if without:
-        print(f"{plural(without)} no prediction; the reason stands in its row.", file=sys.stderr)
+        print(f"{plural(without)} no prediction; the output says why.", file=sys.stderr)
     return SOME if without else ALL
 
 
@@ -89,7 +88,7 @@ def plural(files: int) -> str:
 
 @contextmanager
 def standard_output() -> Iterator[TextIO]:
-    """Standard output, with undecodable file names as their bytes."""
+    """Yield standard output, which writes undecodable file names as their bytes."""
     sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     yield sys.stdout
     sys.stdout.flush()

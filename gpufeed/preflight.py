@@ -1,6 +1,6 @@
-"""python -m gpufeed.preflight --site SITE [SNAKEMAKE ARGUMENTS]: what a run would ask Slurm for.
+"""python -m gpufeed.preflight --site SITE [SNAKEMAKE ARGUMENTS]: print what a run would ask Slurm for.
 
-Until it knows its Python it needs the standard library only, and is readable by Python 3.8.
+This module needs the standard library only and runs on Python 3.8, so that it can refuse an old Python.
 """
 
 import sys
@@ -11,7 +11,7 @@ NEEDED = ("requests", "snakemake", "snakemake_executor_plugin_slurm", "yaml")
 
 
 def lacking():
-    """What this Python lacks to run preflight, as one sentence; "" where it lacks nothing."""
+    """Return what this Python lacks to run preflight, as one sentence; "" where it lacks nothing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if sys.version_info < LEAST:
         found = "Python " + ".".join(map(str, sys.version_info[:2]))
@@ -24,11 +24,11 @@ def lacking():
 
 
 def main(arguments=None):
-    """Runs the command line and returns its exit code."""
+    """Run the command line and return its exit code."""
     if found := lacking():
         print(found, file=sys.stderr)
         return 2
-    from gpufeed.cluster.preflight.command import main  # needs what was looked for
+    from gpufeed.cluster.preflight.command import main  # imports the NEEDED packages
 
     return main(arguments)
 

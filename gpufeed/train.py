@@ -1,4 +1,6 @@
-"""python -m gpufeed.train: train one model by hand, with Hydra. Without arguments, list the choices."""
+"""python -m gpufeed.train: train one model outside the workflow, with Hydra. Without arguments, list
+the choices.
+"""
 
 import errno
 import os
@@ -29,7 +31,7 @@ from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import AUGMENTS, KINDS, LOADERS, MODELS, RECIPES, TRAINERS
 from gpufeed.system.cores import on_cores
 
-DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes; 130 is what shells say of an interrupt
+DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes; 130 is an interrupt's in shells
 EXAMPLES = """For example:
   python -m gpufeed.train trainer.accelerator=gpu trainer.devices=auto model=vit_tiny data=tiny_imagenet
   python -m gpufeed.train data=synthetic model=simple_cnn       (no download, no GPU)
@@ -38,14 +40,14 @@ FULL_ERROR = "HYDRA_FULL_ERROR"  # with it Hydra raises its errors instead of pr
 
 
 def main(work: Callable[[Composed, str], None] | None = None) -> int:
-    """Runs the command line in sys.argv and returns its exit code. work: what trains; None trains.
+    """Run the command line in sys.argv and return its exit code. work: by default `train`.
 
-    Of several runs (--multirun) each has its turn, whatever became of the others.
+    With --multirun each run starts, even where others have failed.
     """
-    if "--version" in sys.argv[1:]:  # Hydra would tell its own
+    if "--version" in sys.argv[1:]:  # Hydra would print its own version
         print(f"gpufeed {__version__}")
         return DONE
-    if not sys.argv[1:]:  # list the choices: training the defaults is hardly what anyone wants
+    if not sys.argv[1:]:  # hardly anyone wants to train the defaults
         return offered()
     wanted, failures, begun = os.environ.get(FULL_ERROR), [], []
 
@@ -70,7 +72,7 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
         sys.argv[1:] = for_hydra(sys.argv[1:])
         task()
     except Exception as error:
-        if wanted or begun:  # a bug of ours; before that it is what the command line says
+        if wanted or begun:  # a bug of ours; before a run has begun, an error in the command line
             raise
         say(error)
         return REFUSED
@@ -98,34 +100,38 @@ def offered() -> int:
 
 
 def composed(config: DictConfig) -> Composed:
-    """What Hydra composed for this run."""
+    """Return what Hydra composed for this run."""
     about = HydraConfig.get()
     values = OmegaConf.to_container(config, resolve=True)
     return from_hydra(values, about.runtime.choices, about.overrides.task)
 
 
 def train(found: Composed, folder: str) -> None:
-    """Trains into the run's folder."""
+    """Train into the run's folder."""
     cores = found.values.get("cores")  # checked later, by what imports torch, which counts them
     with on_cores(cores) if isinstance(cores, int) else nullcontext():
-        from gpufeed.cli.standalone_training import train_by_hand  # for torch --help need not wait
+        from gpufeed.cli.standalone_training import (
+            train_standalone,  # imports torch, which --help does not need
+        )
 
-        train_by_hand(found, Path(folder))
+        train_standalone(found, Path(folder))
 
 
 def say(error: Exception) -> None:
-    """What was refused, on standard error; what Hydra, OmegaConf and the file system refuse in our words."""
+    """Print an error on standard error; those of Hydra, OmegaConf and the file system in our words."""
     if of_files(error):
         error = GpufeedError(
             f"{type(error).__name__}: {' '.join(str(error).split())}",
             "files and folders that may be read and written, and a disk with space left",
-            "mend that, or name others: data_folder=FOLDER for datasets, hydra.run.dir=FOLDER for the run",
+            "correct it, or set other folders: data_folder=FOLDER and, for the run, hydra.run.dir=FOLDER",
         )
     print(error if isinstance(error, GpufeedError | Skip) else refused(error), file=sys.stderr)
 
 
 def of_files(error: Exception) -> bool:
-    """Whether the file system is what stopped it: a file in a folder's place, no permission, a full disk."""
+    """Return whether an error is the file system's: no permission, a full disk, a file where a folder
+    belongs.
+    """
     full = (errno.ENOSPC, errno.EDQUOT)
     return isinstance(error, OSError) and (error.filename is not None or error.errno in full)
 

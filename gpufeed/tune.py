@@ -12,8 +12,8 @@ from gpufeed.system.cores import on_cores
 USAGE = """Finds the fastest workers, prefetch_factor, pin_memory, persistent_workers and decoder of a loader:
   python -m gpufeed.tune data=synthetic model=resnet18
   python -m gpufeed.tune data=tiny_imagenet loader=webdataset model=vit_tiny batch_size=256
-It takes the keys of python -m gpufeed.train (--help lists them). How it works: docs/reference/tuning.md"""
-# what is tuned where the command line does not say it
+It takes the keys of python -m gpufeed.train (--help lists them); docs/reference/tuning.md explains it."""
+# values of keys that the command line does not set
 DEFAULTS = {"loader": "dataloader_workers", "trainer": "plain", "workers": "auto", "hydra.job.name": "tune"}
 
 
@@ -36,9 +36,9 @@ def tune(found: Composed, folder: str) -> None:
     """Tune the loader of a composed command line; leave tuned.json in the run's folder."""
     cores = found.values.get("cores")  # checked later, by what imports torch, which counts them
     with on_cores(cores) if isinstance(cores, int) else nullcontext():
-        from gpufeed.cli.standalone_tuning import tune_by_hand  # for torch --help need not wait
+        from gpufeed.cli.standalone_tuning import tune_standalone  # imports torch, which --help does not need
 
-        tune_by_hand(found, Path(folder))
+        tune_standalone(found, Path(folder))
 
 
 if __name__ == "__main__":

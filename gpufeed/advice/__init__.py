@@ -1,1 +1,1 @@
-"""What results let one predict and choose: settings of a loader, and changes to a pipeline."""
+"""Predictions and advice from results: settings of a loader, and changes to a pipeline."""

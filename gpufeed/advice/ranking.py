@@ -1,4 +1,4 @@
-"""Which cells are predicted to be faster than what a user does today, and which of them are measured."""
+"""Rank cells by predicted rates: which are faster than today's pipeline, and which of them to measure."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,9 +14,9 @@ from gpufeed.core.registry import LOADERS
 from gpufeed.system.statistics import MATTERS
 
 log = logging.getLogger("gpufeed")
-# what differs between two cells, in this order; other axes behind them
+# axes in which two cells differ, in this order; other axes follow
 FIRST = ("loader", "decoder", "workers", "prefetch_factor", "augment", "cuda_graphs", "compile")
-ROOM = (  # kinds of memory: what a cell needs, what there is, and what it is called
+ROOM = (  # kinds of memory: the keys of what a cell needs and what there is, and its name
     ("host_mib", "host_free_mib", "of host memory"),
     ("shm_mib", "shm_free_mib", "in /dev/shm"),
     ("device_mib", "device_total_mib", "of the GPU's memory"),
@@ -28,10 +28,10 @@ GIB = 1024  # MiB
 def advise(
     probes: Sequence[Mapping[str, Any]], of: str, best: int, ceilings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the advice (core/schemas/advice.schema.yaml) that follows from the probes of an experiment.
+    """Return the advice (core/schemas/advice.schema.yaml) from the probes of an experiment.
 
-    of: id of the cell that is to be improved. best: cells that are measured, beside it. ceilings: of that
-    cell, where they were measured.
+    of: id of the cell to improve. best: number of cells to measure beside it. ceilings: of that cell, if
+    measured.
     """
     by_id = {probe["cell_id"]: probe for probe in probes}
     today = by_id[of]
@@ -71,18 +71,18 @@ def advise(
 
 
 def is_gain(rate: Mapping[str, float], today: Mapping[str, float] | None) -> bool:
-    """Whether a predicted rate is worth a change: intervals that do not meet, and MATTERS between medians."""
+    """Return whether a predicted gain matters: intervals do not overlap, and medians differ by MATTERS."""
     return today is None or (rate["low"] > today["high"] and rate["median"] >= MATTERS * today["median"])
 
 
 def compute_rate(probe: Mapping[str, Any]) -> float:
-    """Images a second of the training alone."""
+    """Return the images a second of the training alone."""
     rounds = probe["compute"]["rounds"]
     return sum(one["images"] for one in rounds) / sum(one["seconds"] for one in rounds)
 
 
 def why_not(probe: Mapping[str, Any]) -> str | None:
-    """Return why a cell is not advised, as a sentence; None where it could be."""
+    """Return why a cell cannot be advised, as a sentence; None if it can."""
     if probe["status"] != "done":
         return probe["sentence"]
     for needed, there, words in ROOM:
@@ -96,7 +96,7 @@ def change(today: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
     """Return what differs between two cells, such as `workers 8 in place of 2`; empty for the same cell."""
     axes = [*FIRST, *sorted(AXES - {*FIRST})]
     loader, skipped = LOADERS[cell["loader"]], set()
-    if not (today["workers"] and cell["workers"]):  # workers bring settings, which say nothing without them
+    if not (today["workers"] and cell["workers"]):  # settings that mean nothing without workers
         skipped = {"prefetch_factor", "persistent_workers"}
     skipped |= set() if loader.decoders else {"decoder"}
     skipped |= {"workers"} if loader.workers == "never" else set()
@@ -113,7 +113,7 @@ def said(value: Any) -> str:
 
 
 def stage_of(ceilings: Mapping[str, Any] | None) -> str | None:
-    """Return the stage of the loader that measured ceilings show to take most; None without one."""
+    """Return the stage of the loader that takes most time by measured ceilings; None without one."""
     stages = (ceilings or {}).get("stages") or {}
     shown = {name: stage["points"] for name, stage in stages.items() if stage["shown"]}
     return max(shown, key=shown.get, default=None)
@@ -131,7 +131,7 @@ def read_advice(paths: Iterable[str | Path], experiment: str) -> dict[str, Any] 
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule advise, a gpufeed.job.Job: the document, and what it says."""
+    """Do the work of rule advise, a gpufeed.job.Job: write the advice and print it."""
     from gpufeed.advice.words import lines
 
     probes = [PROBE.read(path) for path in job.input.probes]

@@ -1,6 +1,6 @@
-"""How fast a cell will train: from seconds of it, and what binds it by its parts alone.
+"""Predict a cell's rate from seconds of it, and what bounds it from its parts measured alone.
 
-docs/reference/advice.md has both in words, and how right they were.
+docs/reference/advice.md describes both, and how accurate they were.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,18 @@ from typing import Any
 
 from gpufeed.system.statistics import summarise
 
-COMPUTE, INPUT, HOST, CPU, DEVICE = "compute", "input", "host", "cpu", "device"  # what may bind
-EXPLAINED = 1.1  # an epoch that takes so many times its training alone is not bound by that
+COMPUTE, INPUT, HOST, CPU, DEVICE = "compute", "input", "host", "cpu", "device"  # possible bounds
+EXPLAINED = 1.1  # an epoch of so many times its training alone is not bound by that
 
 
 @dataclass(frozen=True)
 class Demands:
-    """Seconds an image of the parts alone, and of an epoch what comes once.
+    """Seconds an image of the parts alone, and the fixed costs of an epoch.
 
-    compute_s, input_s: each alone. host_s: for which a step keeps the host. main_s: for which the loader
-    keeps the thread that trains. cpu_*: CPU seconds. busy_*: of the device; 0 without a GPU. works_ahead:
+    compute_s, input_s: each alone. host_s: for which a step occupies the host. main_s: for which the loader
+    occupies the training thread. cpu_*: CPU seconds. busy_*: of the device; 0 without a GPU. works_ahead:
     whether batches are made while the host is in a step. first_batch_s: to an epoch's first batch. start_s:
-    what an epoch of the input alone takes beyond its images. images: of an epoch.
+    an epoch's time for the input alone beyond that of its images. images: in an epoch.
     """
 
     compute_s: float
@@ -40,15 +40,19 @@ class Demands:
 
     @classmethod
     def of(cls, probe: Mapping[str, Any]) -> "Demands":
-        """From a probe that is done (core/schemas/probe.schema.yaml): medians over its rounds."""
+        """Return the demands of a probe that is done (core/schemas/probe.schema.yaml), as medians
+        over rounds.
+        """
         compute, given = probe["compute"], probe["input"]
         compute_s, input_s = (median(seconds_an_image(part["rounds"])) for part in (compute, given))
         on_gpu, starts = probe["resolved"]["device"] == "cuda", given["starts"]
-        launches = on_gpu and probe["cell"]["synchronise"] == "epoch"  # else each step is waited for
+        launches = (
+            on_gpu and probe["cell"]["synchronise"] == "epoch"
+        )  # otherwise the host waits for each step
         return cls(
             compute_s,
             input_s,
-            # what waits for room in a GPU's queue is no work of the host
+            # waiting for room in a GPU's queue is no work of the host
             host_s=min(compute["host_s"], compute_s) if launches else compute_s,
             main_s=given["main_s"],
             cpu_compute_s=min(compute["cpu_s"], compute["host_s"]) if on_gpu else compute["cpu_s"],
@@ -68,15 +72,15 @@ def seconds_an_image(rounds: Sequence[Mapping[str, float]]) -> list[float]:
 
 
 def start_s(part: Mapping[str, Any], image_s: float) -> float:
-    """Return what the first batches of an epoch take beyond their images. part: of a probe."""
+    """Return the time of an epoch's first batches beyond that of their images. part: of a probe."""
     return median(one["lead_s"] - one["lead_images"] * image_s for one in part["starts"])
 
 
 def bounds(d: Demands) -> dict[str, float]:
-    """Return the least seconds of an epoch by what would bind it: COMPUTE, INPUT, HOST, CPU or DEVICE.
+    """Return the least seconds of an epoch for each possible bound: COMPUTE, INPUT, HOST, CPU or DEVICE.
 
-    Training begins with the first batch. A loader that works ahead keeps the host for no more than what it
-    hands over; another for all of its work.
+    Training begins with the first batch. A loader that works ahead occupies the host only to pass batches on;
+    another for all of its work.
     """
     keeps_s = d.main_s if d.works_ahead else d.input_s
     return {
@@ -89,10 +93,10 @@ def bounds(d: Demands) -> dict[str, float]:
 
 
 def predicted(probe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return low, median and high of images/s, what binds, and the share of the epoch that input takes.
+    """Return low, median and high of images/s, the bound, and input's share of the epoch.
 
     An epoch is its start and its images at the rate of `together`. low, high: the 95 % interval of the median
-    over its rounds. What binds is the largest of `bounds`. If that is COMPUTE, but the epoch takes EXPLAINED
+    over its rounds. The bound is the largest of `bounds`. If that is COMPUTE, but the epoch takes EXPLAINED
     times as long or more, it is the largest of HOST, CPU and DEVICE.
     """
     rounds, images, found = probe["together"]["rounds"], probe["images"], bounds(Demands.of(probe))

@@ -1,6 +1,6 @@
 """The settings of a loader that fit a machine, and the search for the fastest of them.
 
-Nothing here measures: the search calls what does, so that tests can search made surfaces.
+Nothing here measures: the search calls a function that does, so that tests can use synthetic rates.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,21 +15,21 @@ from gpufeed.core.registry import LOADERS
 from gpufeed.core.run_time_estimate import waiting
 
 MOST = 60  # settings of a space
-GRID_S = 3.0  # that an exhaustive search spends on each setting, beside its start
+GRID_S = 3.0  # spent by an exhaustive search on each setting, beside its start
 SHARE = 0.1  # of the time of an exhaustive search: the budget of this one
-LEAST_BUDGET_S, LEAST_STARTS = 5.0, 3  # also where a space has few settings; with as many more starts
-LEAST_S = 0.3  # of a stretch: a shorter one says nothing
-CLOSE = 1.1  # a decoder that takes so many times the CPU time of the cheapest one cannot win
-BEHIND = 0.85  # of the best rate: what is slower does not come into the next rung
+LEAST_BUDGET_S, LEAST_STARTS = 5.0, 3  # also for few settings: seconds, and the time of so many starts
+LEAST_S = 0.3  # of a stretch, since a shorter one is no measurement
+CLOSE = 1.1  # a decoder with so many times the CPU time of the cheapest one cannot win
+BEHIND = 0.85  # of the best rate: slower settings do not reach the next rung
 DOUBT = 0.04  # of a rate that was measured for a second; less for longer ones
-HELPS = 1.01  # times as fast: a change that is tried together with others
-RUNGS = (0.5, 0.6, 1.0)  # of the time that is left
-LEADING = AXES[:2]  # searched first: the others change little beside them
+HELPS = 1.01  # times as fast: such a change is combined with others
+RUNGS = (0.5, 0.6, 1.0)  # of the remaining time
+LEADING = AXES[:2]  # searched first, since the others matter less
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a setting must fit into. batch_bytes: of one batch in host memory."""
+    """The resources that a setting must fit into. batch_bytes: of one batch in host memory."""
 
     cores: int
     host_bytes: int
@@ -37,7 +37,9 @@ class Limits:
     batch_bytes: int
 
     def fit(self, setting: Setting, threads: bool) -> bool:
-        """Return whether workers have a core each and their queue has room. threads: no processes."""
+        """Return whether there is a core for each worker and memory for their queue. threads: not
+        processes.
+        """
         queue = waiting(self.batch_bytes, setting.workers, setting.prefetch_factor)
         room = self.host_bytes if threads else min(self.host_bytes, self.shm_bytes)
         return setting.workers <= self.cores and queue <= room
@@ -48,9 +50,9 @@ def space(
 ) -> list[Setting]:
     """Return at most MOST settings of a cell's loader that can exist and fit, the most promising first.
 
-    cell: with a number of workers; its own setting is among them if it fits. decoders: of the loader that
-    this node has. only: axis -> its values, in place of those that are usual. Where settings are too many,
-    the axis with most values gives up its last, of equals the one with least influence.
+    cell: with a number of workers; its own setting is among them if it fits. decoders: those of the loader
+    that this node has. only: axis -> its values instead of the usual ones. If there are too many settings,
+    the axis with most values loses its last one; among equals, the axis with least influence.
     """
     values = usual(cell, limits.cores, device, decoders) | dict(only or {})
     while len(found := list(dict.fromkeys(fitting(cell, limits, values)))) > MOST:
@@ -79,7 +81,7 @@ def usual(cell: Cell, cores: int, device: str, decoders: Sequence[str]) -> dict[
 
 
 def fitting(cell: Cell, limits: Limits, values: Mapping[str, list]) -> Iterator[Setting]:
-    """Yield the settings of these values that can exist and fit; some of them twice."""
+    """Yield the settings of these values that can exist and fit, perhaps with duplicates."""
     for chosen in product(*(values[axis] for axis in AXES)):
         one = settle(replace(cell, settings=None, **dict(zip(AXES, chosen, strict=True))))
         setting = Setting.of(one)
@@ -89,9 +91,9 @@ def fitting(cell: Cell, limits: Limits, values: Mapping[str, list]) -> Iterator[
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some seconds of training with a setting. images_per_s: of whole epochs, their starts included.
+    """Some seconds of training with a setting. images_per_s: of whole epochs, including their starts.
 
-    seconds: all that it took. start_s: of these what the start and the end of the loader took.
+    seconds: in all. start_s: of these, the seconds of the loader's start and end.
     """
 
     images_per_s: float
@@ -101,7 +103,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Tried:
-    """A setting that was measured. images_per_s: over all stretches. rung: the last that it came to."""
+    """A setting that was measured. images_per_s: over all stretches. rung: the last that it reached."""
 
     setting: Setting
     images_per_s: float
@@ -111,11 +113,11 @@ class Tried:
 
     @property
     def sure(self) -> float:
-        """Return the rate less what it may owe to chance, so that a short lucky stretch does not win."""
+        """Return the rate minus its uncertainty, so that a short lucky stretch does not win."""
         return self.images_per_s * max(0.0, 1 - DOUBT / self.steady_s**0.5)
 
     def and_also(self, stretch: Stretch, rung: int) -> "Tried":
-        """Return the same with one stretch more, whose rate counts by its seconds without start."""
+        """Return the same with one more stretch, whose rate is weighted by its seconds without start."""
         steady = max(stretch.seconds - stretch.start_s, 1e-3)
         whole = self.steady_s + steady
         rate = (self.images_per_s * self.steady_s + stretch.images_per_s * steady) / whole
@@ -123,22 +125,23 @@ class Tried:
 
 
 def is_one_change(changes: Mapping[str, Any]) -> bool:
-    """Return whether these are one, outside of LEADING."""
+    """Return whether there is exactly one change, in an axis outside of LEADING."""
     return len(changes) == 1 and not changes.keys() & {*LEADING}
 
 
-# (setting, seconds of a stretch after its start, seconds that it may take in all, a rate: it may end early
-# where it is clearly slower) -> what it found
+# (setting, seconds of a stretch after its start, most seconds in all, a rate: it may end early if it is
+# clearly
+# slower) -> the stretch
 Measure = Callable[[Setting, float, float, float], Stretch]
 
 
 class Search:
     """Successive halving, one group of axes after the other.
 
-    Rung 1 measures workers and decoders, with the most promising of the rest; decoders whose CPU time says
-    that they cannot win are left out. Rung 2 measures the better half of them again, and the best one with
-    one change in each other axis. Rung 3 measures the better half of these, and the best with all changes
-    that helped, with the time that is left.
+    Rung 1 measures workers and decoders, with the most promising values of the rest; decoders that cannot win
+    by their CPU time are left out. Rung 2 measures the better half of them again, and the best one with one
+    change in each other axis. Rung 3 measures the better half of these, and the best with all changes that
+    helped, in the remaining time.
     """
 
     def __init__(
@@ -149,9 +152,9 @@ class Search:
         own: Setting | None = None,
         spent_s: float = 0.0,
     ):
-        """costs: decoder -> CPU seconds of a sample. own: a setting that is measured in any case.
+        """Set the budget. costs: decoder -> CPU seconds of a sample. own: a setting that is always measured.
 
-        spent_s: seconds that went by before.
+        spent_s: seconds already spent.
         """
         self.settings, self.measure, self.own = list(settings), measure, own
         self.costs, self.spent_s = dict(costs or {}), spent_s
@@ -161,7 +164,7 @@ class Search:
 
     @property
     def left_s(self) -> float:
-        """Seconds of the budget that are left."""
+        """The remaining seconds of the budget."""
         return self.budget_s - self.spent_s
 
     def run(self) -> list[Tried]:
@@ -174,7 +177,7 @@ class Search:
         return self.ranked()
 
     def leads(self) -> list[Setting]:
-        """Return one setting for each choice of workers and decoder; and the cell's own."""
+        """Return one setting for each choice of workers and decoder, and the cell's own."""
         there = {setting.decoder for setting in self.settings}
         known = {name: cost for name, cost in self.costs.items() if name in there}
         dear = {name for name, cost in known.items() if cost > CLOSE * min(known.values())}
@@ -186,11 +189,11 @@ class Search:
         return list(dict.fromkeys([*found.values(), *own]))
 
     def ranked(self) -> list[Tried]:
-        """Return what was tried: the last rung first, and in it what is surely the fastest."""
+        """Return the tried settings: the last rung first, and within it by `sure` rate."""
         return sorted(self.tried.values(), key=lambda one: (one.rung, one.sure), reverse=True)
 
     def better_half(self, rung: int) -> list[Setting]:
-        """Return the faster half of a rung, two at least, without what is far behind the best."""
+        """Return the faster half of a rung, at least two, without settings far behind the best."""
         found = [one for one in self.ranked() if one.rung == rung]
         kept = found[: max(2, -(-len(found) // 2))][:3]
         return [one.setting for one in kept if one.images_per_s >= BEHIND * found[0].images_per_s]
@@ -200,7 +203,7 @@ class Search:
         return [one for one in self.settings if one not in self.tried and is_one_change(one.changes(base))]
 
     def combined(self, base: Setting) -> list[Setting]:
-        """Return `base` with all single changes that helped; nothing where fewer than two did."""
+        """Return `base` with all single changes that helped; nothing if fewer than two did."""
         helped: dict[str, Any] = {}
         for one in self.ranked():
             changes = one.setting.changes(base)
@@ -210,9 +213,9 @@ class Search:
         return [setting] if len(helped) > 1 and setting in self.settings else []
 
     def rung(self, number: int, candidates: Sequence[Setting]) -> None:
-        """Measure each candidate for an equal part of the rung's time, as long as the budget has any.
+        """Measure each candidate for an equal part of the rung's time, while the budget lasts.
 
-        One candidate alone has nobody to be held against: but for the first rung it is not measured again.
+        A single candidate is measured in the first rung only, as there is nothing to compare it with.
         """
         if len(candidates) < 2 and self.tried:
             return
@@ -224,7 +227,9 @@ class Search:
             seconds = max(LEAST_S, each_s - start_s)
             stretch = self.measure(setting, seconds, min(self.left_s, 2 * each_s + LEAST_S), best)
             self.spent_s += stretch.seconds
-            if not self.starts:  # an exhaustive search would start each setting; most start sooner than this
+            if (
+                not self.starts
+            ):  # an exhaustive search would start each setting; most start faster than this one
                 of_all = self.budget_s + SHARE * len(self.settings) * stretch.start_s / 2
                 self.budget_s = max(of_all, LEAST_BUDGET_S + LEAST_STARTS * stretch.start_s)
             self.starts.append(stretch.start_s)

@@ -1,4 +1,4 @@
-"""Tune the loader of a cell: train by it with one setting after the other, and name the fastest.
+"""Tune the loader of a cell: train with one setting after the other, and choose the fastest.
 
 All settings share one prepared training step (benchmarks/ceilings/segments.py): the model is built, compiled
 and captured once, and each stretch opens another loader under it.
@@ -34,11 +34,11 @@ from gpufeed.system.page_cache import read_in_some
 from gpufeed.system.timing import synchronise
 from gpufeed.training.cell_training import Ready, made_ready
 from gpufeed.training.optimisers import rate_at, set_learning_rate
-from gpufeed.training.runtime_context import Place, Stores, workers_of
+from gpufeed.training.runtime_context import RuntimeContext, Stores, workers_of
 from gpufeed.training.smaller_batch import fitting
 
-HOPELESS = 1.3  # times the rate of a stretch is below the best: it ends early
-SAMPLES, COST_S = 16, 0.1  # files that each decoder decodes again and again, and for how long
+HOPELESS = 1.3  # a stretch ends early if even so many times its rate is below the best
+SAMPLES, COST_S = 16, 0.1  # files that each decoder decodes repeatedly, and for how long
 NOTHING = {
     "schema_version": TUNED_VERSION,
     **dict.fromkeys(("resolved", "limits", "budget_s", "spent_s")),
@@ -51,9 +51,9 @@ log = logging.getLogger("gpufeed")
 class Epochs:
     """The steps of a stretch, epoch by epoch, on the host's clock.
 
-    marks: of each epoch, of which the last may not be over: (seconds since its start, images of the step).
-    stays: whether workers stay between epochs. at_once: batches that are made at the same time. end_s: what
-    the end of workers took, which comes with each epoch unless they stay.
+    marks: (seconds since the epoch's start, images of the step) for each epoch; the last one may not be over.
+    stays: whether workers persist between epochs. at_once: batches that are made at the same time. end_s: the
+    time to end the workers, which each epoch includes unless they persist.
     """
 
     share: int
@@ -65,7 +65,9 @@ class Epochs:
 
     @property
     def counted(self) -> list[float]:
-        """Seconds of the whole epochs that count: workers that stay start before the first one alone."""
+        """Seconds of the whole epochs that count; the first one does not if it alone includes
+        workers' start.
+        """
         return self.whole[int(self.stays) :]
 
     @property
@@ -73,10 +75,10 @@ class Epochs:
         return sum(map(len, self.marks))
 
     def images_per_s(self) -> float:
-        """Return the rate of whole epochs: of those that were seen, else made of the start and later steps.
+        """Return the rate of whole epochs, measured or else estimated from the start and later steps.
 
-        Workers that began together bring their first batches together: those tell nothing of the pace. A
-        worker that was there already makes the first batch of a further epoch alone.
+        Workers that started together deliver their first batches together, which says nothing about their
+        rate. A persistent worker makes the first batch of a further epoch alone.
         """
         if self.counted:
             return self.share * len(self.counted) / sum(self.counted)
@@ -98,7 +100,7 @@ class Epochs:
 
 
 class Stretches:
-    """Trains stretches of a cell that is set up, each by a loader of its own."""
+    """Trains stretches of a cell that is set up, each with its own loader."""
 
     def __init__(self, cell: Cell, ready: Ready):
         self.cell, self.ready, self.bench = cell, ready, Bench(ready.trainer)
@@ -107,11 +109,11 @@ class Stretches:
     def measure(
         self, setting: Setting, seconds: float, most_s: float, best: float = 0.0, whole: bool = False
     ) -> Stretch:
-        """Return what a stretch with the setting comes to.
+        """Measure a stretch with the setting.
 
-        seconds: after its first batch, at least, and as many rounds of the workers' batches as tell
-        anything. most_s: of all of it, about. best: a rate; what is far below ends early. whole: count
-        whole epochs alone, as many as the seconds take.
+        seconds: least time after its first batch; the stretch also has at least two rounds of the workers'
+        batches. most_s: most time in all, about. best: a rate; a stretch far below it ends early. whole:
+        count whole epochs only, as many as fill the seconds.
         """
         request, trainer, began = replace(self.ready.request, **asdict(setting)), self.ready.trainer, clock()
         processes = setting.workers > 0 and not self.entry.threads
@@ -139,9 +141,9 @@ class Stretches:
         best: float,
         whole: bool,
     ) -> tuple[float, float]:
-        """Train until it is enough, and return when the first batch was trained and when the last one was.
+        """Train for long enough; return the times after the first and the last batch.
 
-        Arguments as in `measure`; found: is filled.
+        Arguments as in `measure`; found: filled here.
         """
         first_s, looked = 0.0, False
         while True:
@@ -159,7 +161,7 @@ class Stretches:
                     if not whole and (here - began >= most_s or (past >= seconds and enough)):
                         return first_s, here
                     if best and enough and not looked and past >= max(seconds / 3, LEAST_S):
-                        looked = True  # once: a rate of few steps is off by chance, of many looks one is
+                        looked = True  # only once, since of many looks at few steps one is low by chance
                         if found.images_per_s() * HOPELESS < best:
                             return first_s, here
             synchronise(self.device)
@@ -174,8 +176,8 @@ clock = time.perf_counter
 def decoder_costs(cell: Cell, request: LoadRequest) -> dict[str, float]:
     """Return the CPU seconds of a sample by each decoder of the loader that is installed, cheapest first.
 
-    Torch has one thread meanwhile, as in a worker: the others would wait for work and count, too.
-    Empty where there is no choice, or no files that all of them could decode.
+    Torch has one thread meanwhile, as in a worker: threads that wait for work would count, too.
+    Empty if there is no choice, or if no files hold the images.
     """
     names = LOADERS[cell.loader].decoders
     if len(names) < 2 or request.manifest.made:
@@ -204,7 +206,7 @@ def decoder_costs(cell: Cell, request: LoadRequest) -> dict[str, float]:
 
 
 def limits_here(request: LoadRequest) -> Limits:
-    """Return what this process may take."""
+    """Return the resources that this process may use."""
     free = free_host_bytes()
     shm = shutil.disk_usage(SHM).free if Path(SHM).exists() else free
     return Limits(cores_allowed(), free, shm, batch_bytes(request))
@@ -218,7 +220,7 @@ def prepared(cell: Cell, ready: Ready, only: Mapping[str, Sequence] | None = Non
         raise GpufeedError(
             f"no setting of {cell.loader} that fits: {limits}",
             "one that has a core for each worker and memory for its batches",
-            "take a smaller batch_size, or free some memory",
+            "use a smaller batch_size, or free some memory",
         )
     return limits, costs, settings, Setting.of(cell)
 
@@ -227,11 +229,12 @@ def tuned(
     cell: Cell,
     manifest: Path,
     stores: Stores,
-    place: Place,
+    place: RuntimeContext,
     gate: Path | None,
-    only: Mapping[str, Sequence] | None = None,
 ) -> dict[str, Any]:
-    """Return what a tuning adds to its document; raises Skip, NotPassed or what stops it."""
+    """Return the fields that a tuning adds to its document; raise Skip, NotPassed or the error that
+    stops it.
+    """
     if reason := untunable(cell):
         raise GpufeedError(reason, "a loader with settings to choose, in trainer plain", "choose another one")
     cell = replace(cell, workers=workers_of(cell), settings=None)
@@ -240,7 +243,7 @@ def tuned(
         with made_ready(one, 0, manifest, stores, place, gate) as ready:
             read_in_some(ready.loader.files())
             began, stretches = clock(), Stretches(one, ready)
-            limits, costs, settings, own = prepared(one, ready, only)
+            limits, costs, settings, own = prepared(one, ready)
             search = Search(settings, stretches.measure, costs, own, clock() - began)
             return limits, costs, settings, search, search.run(), clock() - began
 
@@ -248,7 +251,7 @@ def tuned(
     place.batch_size = size if size != cell.batch_size else None
     if not ranked or not ranked[0].images_per_s:
         raise GpufeedError(
-            "no batch came in time with any setting", "some batches a second", "look at the log"
+            "no batch arrived in time with any setting", "some batches a second", "look at the log"
         )
     return {
         "resolved": place.resolved(),
@@ -262,7 +265,7 @@ def tuned(
 
 
 def row(one: Tried) -> dict[str, Any]:
-    """Return a row of the table of what was tried."""
+    """Return a row of the table of tried settings."""
     return {**asdict(one.setting), "rung": one.rung, "seconds": one.seconds, "images_per_s": one.images_per_s}
 
 
@@ -279,14 +282,14 @@ def tune(
     gate: as in gpufeed.benchmarks.end_to_end. planned_on, asked: as in cell_document.
     """
 
-    def work(cell: Cell, place: Place) -> dict[str, Any]:
+    def work(cell: Cell, place: RuntimeContext) -> dict[str, Any]:
         return tuned(cell, Path(manifest), stores, place, gate and Path(gate))
 
     return cell_document(cell, work, NOTHING, planned_on, **asked)
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Return what was tried as lines for a terminal, the best first, and the lines to paste."""
+    """Return the tried settings as lines for a terminal, the best first, and the lines to paste."""
     best, loader = found["tried"][0], found["cell"]["loader"]
     rows = [("rung", "seconds", "images/s", "of best", "setting")]
     for one in found["tried"]:

@@ -1,4 +1,4 @@
-"""What an advice says, for the page and the terminal alike."""
+"""Advice as sentences, for the page and the terminal."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,19 +24,19 @@ BOUNDS = {
     CPU: "CPU cores",
     DEVICE: "the GPU, shared",
 }
-OFF = 0.15  # a prediction further from what was measured is said to be wrong
+OFF = 0.15  # a prediction further from the measured rate is called wrong
 
 
 def lines(advice: Mapping[str, Any], measured: Mapping[str, float] | None = None) -> list[str]:
     """Return the advice as sentences, the answer first.
 
-    measured: cell -> images a second of those that have been measured since.
+    measured: cell -> images a second, for the cells measured since.
     """
     return [state(advice, measured or {}), *answer(advice, measured or {}), *unable(advice)]
 
 
 def state(advice: Mapping[str, Any], measured: Mapping[str, float]) -> str:
-    """How much of the time today's pipeline loses, and to what."""
+    """Say how much of the time today's pipeline loses, and to what."""
     limit, today = advice["compute_images_per_s"], measured.get(advice["of"])
     if limit is None:
         return "What you do today could not be probed here, so no gain over it is known."
@@ -53,7 +53,7 @@ def state(advice: Mapping[str, Any], measured: Mapping[str, float]) -> str:
 
 
 def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator[str]:
-    """What to do, with its rate; once the candidates are measured by what was measured."""
+    """Yield what to do and its rate, by measured rates once the candidates are measured."""
     today = measured.get(advice["of"])
     chosen = [one for one in advice["candidates"] if one["chosen"]]
     seen = [one for one in chosen if one["cell_id"] in measured]
@@ -84,7 +84,7 @@ def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator
 
 
 def rates(candidate: Mapping[str, Any], measured: Mapping[str, float]) -> str:
-    """`Predicted 1,234 images/s (1,180 to 1,290), measured 1,215`."""
+    """Return a text such as `Predicted 1,234 images/s (1,180 to 1,290), measured 1,215`."""
     rate, found = candidate["images_per_s"], measured.get(candidate["cell_id"])
     text = f"Predicted {number(rate['median'])} images/s ({number(rate['low'])} to {number(rate['high'])})"
     if found is None:
@@ -98,7 +98,7 @@ def number(rate: float) -> str:
 
 
 def unable(advice: Mapping[str, Any]) -> Iterator[str]:
-    """The candidates that this machine cannot run, those with the same reason together."""
+    """Yield the candidates that this machine cannot run, grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for one in advice["candidates"]:
         if one["sentence"]:

@@ -1,14 +1,14 @@
-"""The options that `torch`, `chain` and `fused` share, their bounds, and what follows from them.
+"""The options that `torch`, `chain` and `fused` share, their bounds, and values derived from them.
 
-Values of pixels are floats in 0..255 until they are normalised. In this order:
+Pixel values are floats in 0..255 until they are normalised. The steps, in order:
 
-1. window: a random crop out of the image with `crop_padding` black pixels around it, perhaps flipped;
+1. window: a random crop of the image with `crop_padding` black pixels around it, perhaps flipped;
 2. rotation by up to `rotate_degrees` either way, bilinear, about the centre, black outside;
-3. brightness: times 1 - brightness to 1 + brightness, cut to 0..255;
-4. contrast: the distance from the pivot, 255 contrast_pivot, times 1 - contrast to 1 + contrast, cut to
-   0..255. A stated pivot and not the image's own mean, which would need a pass over the image first;
+3. brightness: times 1 - brightness to 1 + brightness, clamped to 0..255;
+4. contrast: the distance from the pivot, 255 contrast_pivot, times 1 - contrast to 1 + contrast, clamped to
+   0..255. The pivot is fixed, since the image's own mean would need another pass over the image;
 5. salt and pepper: with probability `salt_pepper` a whole pixel becomes 0 or 255, half of the time each;
-6. normalised: (value / 255 - mean) / std, in `dtype`.
+6. normalisation: (value / 255 - mean) / std, in `dtype`.
 """
 
 from typing import Any
@@ -29,11 +29,11 @@ FUSED_DEFAULTS = {
 }
 DEFAULTS = {**FUSED_DEFAULTS, "rotate_degrees": 0.0}
 LARGEST = {"brightness": 1, "contrast": 1, "contrast_pivot": 1, "salt_pepper": 1, "rotate_degrees": 180}
-NOISE_TAG = 1  # the fourth word of the noise's counter, so that other noise can have numbers of its own
+NOISE_TAG = 1  # the fourth word of the noise's counter; other noise can use another tag
 
 
 def check(options: dict[str, Any]) -> None:
-    """Raises GpufeedError for an amount out of its bounds or an unknown dtype."""
+    """Raise GpufeedError for an amount out of its bounds or an unknown dtype."""
     check_crop_flip(options)
     for name, largest in LARGEST.items():
         value = options.get(name, 0)
@@ -45,11 +45,11 @@ def check(options: dict[str, Any]) -> None:
 
 
 def pepper_and_salt(probability: float) -> tuple[int, int]:
-    """How many of the 2**32 values of a random word give pepper (the lowest) and salt (the highest)."""
+    """Return how many of the 2**32 values of a word mean pepper (the lowest) and salt (the highest)."""
     both = round(probability * 2**32)
     return both // 2, both - both // 2
 
 
 def signed(word: int) -> int:
-    """The int32 with the bits of a 32-bit word: kernels take arguments of one type for all values."""
+    """Return the int32 with the bits of a 32-bit word, so that a kernel's argument always has one type."""
     return word - 2**32 if word >= 2**31 else word

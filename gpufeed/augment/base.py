@@ -1,4 +1,6 @@
-"""What an augment is: uint8 pixels in, normalised float pixels out, the same wherever a sample runs."""
+"""The base class of augments: uint8 pixels in, normalised floats out, the same wherever a sample is
+augmented.
+"""
 
 from abc import ABC
 from collections.abc import Sequence
@@ -12,9 +14,9 @@ from gpufeed.core.errors import GpufeedError, Skip, require_known
 class Augment(ABC):
     """Made from the dataset's mean and std (RGB, of pixels in 0..1), the cell's seed and its options.
 
-    where: "device" augments are called `augment(images, ids, epoch)` with a whole batch on the device,
-    "sample" augments are a LoadRequest.sample_transform, `augment(image, id, epoch)`, and "loader"
-    augments one that a loader builds into a pipeline of its own.
+    where: "device" augments are called with a whole batch on the device, `augment(images, ids, epoch)`.
+    "sample" augments are a LoadRequest.sample_transform, `augment(image, id, epoch)`. "loader" augments are
+    one that the loader builds into its own pipeline.
     """
 
     where: ClassVar[str]
@@ -27,7 +29,7 @@ class Augment(ABC):
         self.options = {**self.defaults, **options}
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of what comes of an image of (height, width) pixels."""
+        """Return the height and width of a sample from an image of (height, width) pixels."""
         return height, width
 
 
@@ -35,27 +37,26 @@ class DeviceAugment(Augment):
     """An augment of whole batches.
 
     `epoch` may be a 0-d int64 tensor on the device, so that a captured CUDA graph sees it change.
-    Nothing here waits for the device or copies from the host, except that the first call on a device
-    makes constants there: call it once before a capture.
+    Nothing here waits for the device or copies from the host, except the first call on a device, which makes
+    constants there: call it once before a capture.
     """
 
     where = "device"
-    gathers: ClassVar[bool] = False  # has `gather(store, rows, ids, epoch)`: the same as of store[rows]
+    gathers: ClassVar[bool] = (
+        False  # has `gather(store, rows, ids, epoch)`, the same as a call on store[rows]
+    )
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
         super().__init__(mean, std, seed, options)
         self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
-        """uint8 (N, H, W, 3) to float32 (N, 3, H, W), (pixel / 255 - mean) / std.
-
-        The result keeps the order of the bytes in memory, which for (N, 3, H, W) is channels_last.
-        """
+        """Convert uint8 (N, H, W, 3) to float32 (N, 3, H, W) in channels_last, (pixel / 255 - mean) / std."""
         scale, shift = self._scale_and_shift(images.device)
         return images.permute(0, 3, 1, 2).to(torch.float32).mul(scale).add_(shift)
 
     def _scale_and_shift(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """1 / (255 std) and -mean / std, float32 (3, 1, 1)."""
+        """Return 1 / (255 std) and -mean / std, float32 (3, 1, 1)."""
         if device not in self._constants:
             scale = [1 / (255 * std) for std in self.std]
             shift = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
@@ -64,7 +65,7 @@ class DeviceAugment(Augment):
 
 
 def channels(values: list[float], device: torch.device) -> torch.Tensor:
-    """float32 (3, 1, 1) on the device, filled there: torch.tensor would copy, and wait for the copy."""
+    """Return float32 (3, 1, 1) on the device, filled there, since torch.tensor would wait for a copy."""
     return torch.stack([torch.full((1, 1), value, device=device) for value in values])
 
 
@@ -72,7 +73,7 @@ CROP_FLIP_DEFAULTS = {"crop_padding": 4, "flip_probability": 0.5}
 
 
 def check_crop_flip(options: dict[str, Any]) -> None:
-    """Raises GpufeedError unless crop_padding is a whole number >= 0 and flip_probability is in 0..1."""
+    """Raise GpufeedError unless crop_padding is a whole number >= 0 and flip_probability is in 0..1."""
     padding, probability = options["crop_padding"], options["flip_probability"]
     if not isinstance(padding, int) or isinstance(padding, bool) or padding < 0:
         raise GpufeedError(
@@ -85,10 +86,10 @@ def check_crop_flip(options: dict[str, Any]) -> None:
 
 
 def check_batch(images: torch.Tensor, ids: torch.Tensor) -> None:
-    """Raises GpufeedError unless images is uint8 (N, H, W, 3) and ids int64 (N,) beside it, with N > 0."""
+    """Raise GpufeedError unless images is uint8 (N, H, W, 3) and ids int64 (N,) beside it, with N > 0."""
     if images.dtype != torch.uint8:
         raise GpufeedError(
-            f"images of {images.dtype}", "torch.uint8", "give the decoded pixels, before they are normalised"
+            f"images of {images.dtype}", "torch.uint8", "pass the decoded pixels, before they are normalised"
         )
     if images.ndim != 4 or images.shape[3] != 3:
         raise GpufeedError(
@@ -104,7 +105,7 @@ def check_batch(images: torch.Tensor, ids: torch.Tensor) -> None:
         raise GpufeedError(
             f"sample ids {ids.dtype} {tuple(ids.shape)} for {len(images)} images",
             f"torch.int64 ({len(images)},)",
-            "give one id an image",
+            "pass one id for each image",
         )
     if ids.device != images.device:
         raise GpufeedError(
@@ -113,7 +114,7 @@ def check_batch(images: torch.Tensor, ids: torch.Tensor) -> None:
 
 
 def check_addresses(*tensors: torch.Tensor) -> None:
-    """Raises GpufeedError unless each tensor lies on the current CUDA device, without gaps, row by row."""
+    """Raise GpufeedError unless each tensor is contiguous and on the current CUDA device."""
     for tensor in tensors:
         if tensor.device.type != "cuda":
             raise GpufeedError(
@@ -134,11 +135,11 @@ def check_addresses(*tensors: torch.Tensor) -> None:
 
 
 def require_cuda(name: str) -> None:
-    """Raises Skip on a node without a CUDA GPU."""
+    """Raise Skip on a node without a CUDA GPU."""
     if not torch.cuda.is_available():
         raise Skip(
-            f"Augment {name} runs kernels of its own on a CUDA GPU, and torch {torch.__version__} finds none "
-            "on this node."
+            f"Augment {name} runs its own kernels on a CUDA GPU, and torch {torch.__version__} finds none on "
+            "this node."
         )
 
 
@@ -146,5 +147,5 @@ class Normalise(DeviceAugment):
     """uint8 to float, divided by 255, less the mean, divided by the standard deviation."""
 
     def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
-        """images: uint8 (N, H, W, 3); returns float32 (N, 3, H, W). ids and epoch make no difference."""
+        """Return float32 (N, 3, H, W) for images, uint8 (N, H, W, 3). ids and epoch make no difference."""
         return self.normalise(images)

@@ -1,8 +1,8 @@
-"""The augment `chain`: a kernel a step, CuPy's for normalisation, Numba's for the rest, on torch's memory.
+"""The augment `chain`: one kernel for each step, CuPy's for normalisation, Numba's for the rest.
 
-Torch and CuPy exchange tensors by DLPack, at the same address, or, to measure against, through the host:
-two copies each way through pageable memory, for which the host waits. Every kernel runs on torch's current
-stream, and all memory is torch's.
+Torch and CuPy exchange tensors by DLPack, at the same address, or for comparison through the host: two copies
+each way through pageable memory, for which the host waits. Every kernel runs on torch's current stream, and
+all memory is torch's.
 """
 
 import functools
@@ -38,21 +38,21 @@ EXCHANGES = ("dlpack", "host")
 
 
 def check_exchange(name: object) -> None:
-    """Raises GpufeedError unless `name` is one of EXCHANGES."""
+    """Raise GpufeedError unless `name` is one of EXCHANGES."""
     require_known("exchange", name, EXCHANGES, where="config/hydra/augment")
 
 
 def torch_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
-    """The CuPy array at the same address. Raises GpufeedError for a tensor on the CPU or with gaps.
+    """Return the CuPy array at the same address. Raises GpufeedError for a tensor on the CPU or with gaps.
 
-    The capsule is asked for without a stream, since both sides run on torch's current one.
+    stream=-1 skips synchronisation, since both sides run on torch's current stream.
     """
     check_addresses(tensor)
     return cupy.from_dlpack(tensor.detach().__dlpack__(stream=-1))
 
 
 def cupy_to_torch(array: cupy.ndarray) -> torch.Tensor:
-    """The tensor at the same address."""
+    """Return the tensor at the same address."""
     with on_stream():
         return torch.from_dlpack(array)
 
@@ -63,23 +63,23 @@ def _cupy_stream(stream: torch.cuda.Stream) -> cupy.cuda.Stream:
 
 
 def on_stream() -> cupy.cuda.Stream:
-    """A context in which CuPy uses torch's current stream."""
+    """Return a context in which CuPy uses torch's current stream."""
     return _cupy_stream(torch.cuda.current_stream())
 
 
 def host_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
-    """A CuPy array with the tensor's values, brought over the host; torch types that numpy has."""
+    """Return a CuPy array with the tensor's values, copied through the host; numpy must have its type."""
     with on_stream():
         return cupy.asarray(tensor.cpu().numpy())
 
 
 def host_to_torch(array: cupy.ndarray, device: torch.device) -> torch.Tensor:
-    """A tensor on the device with the array's values, brought over the host."""
+    """Return a tensor on the device with the array's values, copied through the host."""
     with on_stream():
         return torch.from_numpy(cupy.asnumpy(array)).to(device)
 
 
-MOST_PIXELS = 2**20  # of an image, so that float32 tells its pixels' places apart
+MOST_PIXELS = 2**20  # of an image, so that float32 can hold its pixels' positions
 MOST_VALUES = 2**32  # of a batch: chain_kernels.place
 DRAWS_BLOCK = 128
 
@@ -91,15 +91,15 @@ def _numba_stream(stream: torch.cuda.Stream) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _configured(kernel: Any, grid: tuple[int, ...], block: int, stream: torch.cuda.Stream) -> Any:
-    """The kernel ready to be launched: Numba looks things up anew for each stream object and grid."""
+    """Return the kernel for a grid and a stream, cached since Numba would look them up at each launch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Grid size")  # small batches have small grids
         return kernel[grid, block, _numba_stream(stream)]
 
 
 def launch(kernel: Any, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
-    """Starts a Numba kernel on torch's current stream; tensors among the arguments go by DLPack."""
-    # -1: no stream to wait for, since both sides run on the same one
+    """Start a Numba kernel on torch's current stream; tensors among the arguments go by DLPack."""
+    # -1: no synchronisation, since both sides run on the same stream
     views = [
         StridedMemoryView.from_dlpack(argument, stream_ptr=-1)
         if isinstance(argument, torch.Tensor)
@@ -109,7 +109,7 @@ def launch(kernel: Any, grid: tuple[int, ...], block: int, *arguments: Any) -> N
     _configured(kernel, grid, block, torch.cuda.current_stream())(*views)
 
 
-# Without the toolkit's headers, which CuPy's wheel need not have: half types are their bits.
+# The half types are defined by their bits, since CuPy's wheel may lack the toolkit's headers.
 NORMALISE = r"""
 struct Half { unsigned short bits; };
 struct Bfloat { unsigned short bits; };
@@ -186,7 +186,7 @@ def gpu_normalize_images(
     std: Sequence[float],
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """(value / 255 - mean) / std by CuPy. images: uint8 or float32 (N, H, W, 3), values in 0..255.
+    """Return (value / 255 - mean) / std by CuPy. images: uint8 or float32 (N, H, W, 3), values in 0..255.
 
     Returns (N, 3, H, W), channels_last, of float32, float16 or bfloat16. Raises GpufeedError for other
     types, for tensors that are not on the current device, not contiguous or empty.
@@ -202,13 +202,13 @@ def gpu_normalize_images(
     shift = [np.float32(-m / s) for m, s in zip(mean, std, strict=True)]
     if images.data_ptr() % (4 * images.itemsize):
         raise GpufeedError(
-            "images that begin at an address that four values do not divide",
-            "a batch that begins at one that they do",
+            "images at an address that is no multiple of four values",
+            "a batch aligned to four values",
             "call .clone()",
         )
     size = images.numel()
     blocks = max(1, -(-size // (8 * NORMALISE_THREADS)))
-    # CuPy has no bfloat16: the result goes over as bytes, and the kernel knows what they are
+    # CuPy has no bfloat16: the result is passed as bytes, and the kernel knows their type
     arrays = torch_to_cupy(images), torch_to_cupy(out.view(torch.uint8))
     kernel = _normalise_kernel(images.dtype, dtype)
     with on_stream():
@@ -217,7 +217,7 @@ def gpu_normalize_images(
 
 
 def check_shape(images: torch.Tensor) -> None:
-    """Raises GpufeedError unless images are (N, H, W, 3), with N > 0."""
+    """Raise GpufeedError unless images are (N, H, W, 3), with N > 0."""
     if images.ndim != 4 or images.shape[3] != 3 or 0 in images.shape:
         raise GpufeedError(
             f"images of shape {tuple(images.shape)}",
@@ -232,7 +232,7 @@ class ChainAugment(DeviceAugment):
     defaults: ClassVar[dict[str, Any]] = {**amounts.DEFAULTS, "exchange": "dlpack"}
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
-        """Raises Skip without a CUDA GPU."""
+        """Raise Skip without a CUDA GPU."""
         super().__init__(mean, std, seed, options)
         amounts.check(self.options)
         check_exchange(self.options["exchange"])
@@ -242,7 +242,7 @@ class ChainAugment(DeviceAugment):
         self.state = random_draws.fold(random_draws.fold(0, low), high)
 
     def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
-        """images: uint8 (N, H, W, 3), ids: int64 (N,); returns (N, 3, H, W), channels_last, of `dtype`."""
+        """Return (N, 3, H, W), channels_last, of `dtype`. images: uint8 (N, H, W, 3), ids: int64 (N,)."""
         if self.options["exchange"] == "host":
             return self._through_host(images, ids, epoch)
         return self.preprocess_batch(images, ids, epoch)
@@ -250,7 +250,7 @@ class ChainAugment(DeviceAugment):
     def _through_host(
         self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        """The same pixels, with the batch brought to CuPy and the result back to torch over the host."""
+        """Return the same pixels, with the batch copied to CuPy and the result to torch through the host."""
         check_batch(images, ids)
         check_addresses(images, ids)
         ours = host_to_cupy(images)
@@ -262,7 +262,7 @@ class ChainAugment(DeviceAugment):
     def preprocess_batch(
         self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        """All steps whose amount is not 0, one after the other, on torch's current stream."""
+        """Run all steps whose amount is not 0, one after the other, on torch's current stream."""
         check_batch(images, ids)
         check_addresses(images, ids)
         n, height, width = images.shape[:3]
@@ -309,7 +309,7 @@ class ChainAugment(DeviceAugment):
         )
 
     def _moves(self) -> bool:
-        """Whether there is anything to do between decoding and normalisation."""
+        """Return whether there is anything to do between decoding and normalisation."""
         steps = (
             "crop_padding",
             "flip_probability",
@@ -321,7 +321,7 @@ class ChainAugment(DeviceAugment):
         return any(self.options[step] for step in steps)
 
     def draw(self, ids: torch.Tensor, when: torch.Tensor) -> torch.Tensor:
-        """What is drawn for each sample, float32 (7, N): see draw_kernel. when: the epoch, int64 (1,)."""
+        """Return the draws of each sample, float32 (7, N), as in draw_kernel. when: the epoch, int64 (1,)."""
         options = self.options
         drawn = torch.empty((7, len(ids)), dtype=torch.float32, device=ids.device)
         sizes = [np.float32(options[name]) for name in ("rotate_degrees", "brightness", "contrast")]
@@ -340,5 +340,5 @@ def preprocess_batch(
     seed: int = 0,
     **options: Any,
 ) -> torch.Tensor:
-    """ChainAugment made and called once, for a script or a notebook."""
+    """Make a ChainAugment and call it once, for a script or a notebook."""
     return ChainAugment(mean, std, seed, options)(images, ids, epoch)

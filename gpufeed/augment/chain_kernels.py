@@ -2,13 +2,12 @@
 
 Pixel values are float32 in 0..255, and a batch is (N, V) with V = H W 3. blockIdx.x is the image.
 
-- A kernel of one value for one value (grid: (N, V / (THREADS EACH))): a thread has four values, THREADS
-  apart, and reads all of them before it writes the first. Neighbouring threads then read neighbouring
-  addresses, four reads are under way at once, and the output may be the input.
-- Salt and pepper (grid: (N, H W / TILE)) works on pixels: it leaves what becomes of them in shared memory.
-- A kernel that moves pixels (grid: (N, H / ..._ROWS), flat arrays (N V,)) gives each warp whole rows. Indices
-  are 32-bit numbers, made so by I32 after each step, since Numba's own are 64-bit and cost twice as much:
-  a batch has fewer than 2**32 values.
+- An elementwise kernel (grid: (N, V / (THREADS EACH))): a thread has four values, THREADS apart, and reads
+all of them before it writes the first. Neighbouring threads then read neighbouring addresses, four reads are
+in flight at once, and the output may be the input. - Salt and pepper (grid: (N, H W / TILE)) works on pixels
+and keeps a code for each in shared memory. - A kernel that moves pixels (grid: (N, H / ..._ROWS), flat arrays
+(N V,)) gives each warp whole rows. Indices are cut to 32 bits by I32 after each step, since Numba's own
+64-bit ones cost twice as much; a batch has fewer than 2**32 values.
 
 With NUMBA_ENABLE_CUDASIM=1 the same kernels run on the CPU on numpy arrays.
 """
@@ -37,7 +36,7 @@ MIX_1, MIX_2 = np.uint64(0x7FEB352D), np.uint64(0x846CA68B)
 MULTIPLY_0, MULTIPLY_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_0, WEYL_1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 S15, S16 = np.uint64(15), np.uint64(16)
-# what is added to an index of an array: with Python's own 1 it would be signed, and checked for below 0
+# added to an index of an array; with Python's own 1 it would be signed and checked for values below 0
 NEXT = np.uint64(1)
 I32, U32 = np.int32, np.uint32
 THREE, LANES = np.int32(3), np.int32(32)
@@ -63,16 +62,16 @@ def fold(state, value):
 
 @cuda.jit(device=True)
 def cut(value):
-    """The value, 0 if it is lower, 255 if it is higher."""
+    """Return the value clamped to 0..255."""
     return min(max(value, ZERO), WHITE)
 
 
 @cuda.jit
 def draw_kernel(ids, epoch, state, padding, flip_below, angle, brightness, contrast, drawn):
-    """A thread a sample: all that is drawn for it.
+    """Make all draws of a sample, one thread for each.
 
-    ids int64 (N,), epoch int64 (1,), state: the seed folded in; the last three numbers are amounts, float32.
-    drawn float32 (7, N): top, left, flip, cosine and sine of the angle, brightness, contrast.
+    ids int64 (N,), epoch int64 (1,), state: the seed folded in; angle, brightness and contrast: amounts,
+    float32. drawn float32 (7, N): top, left, flip, cosine and sine of the angle, brightness, contrast.
     """
     n = cuda.grid(1)
     if n >= ids.shape[0]:
@@ -93,9 +92,9 @@ def draw_kernel(ids, epoch, state, padding, flip_below, angle, brightness, contr
 
 @cuda.jit
 def window_kernel(images, drawn, padding, height, width, values):
-    """Crop and flip, and uint8 to float32. images, values: (N V,); drawn: of draw_kernel. Grid of rows.
+    """Crop, flip and convert uint8 to float32. images, values: (N V,); drawn: of draw_kernel. Grid of rows.
 
-    A thread has one value of a row, of which the column is looked up once, and goes down the rows.
+    A thread handles one value of a row, computes its column once, and goes down the rows.
     """
     n = cuda.blockIdx.x
     padding, height, width = I32(padding), I32(height), I32(width)
@@ -116,7 +115,7 @@ def window_kernel(images, drawn, padding, height, width, values):
         there = U32(x) < U32(width)
         column = I32(I32(I32(x * THREE) + channel) + start)
         y = I32(first + warp)
-        while I32(y + I32(3 * WARPS)) < last:  # four rows, so that four reads are under way
+        while I32(y + I32(3 * WARPS)) < last:  # four rows, so that four reads are in flight
             y0 = I32(y + top)
             y1, y2, y3 = I32(y0 + I32(WARPS)), I32(y0 + I32(2 * WARPS)), I32(y0 + I32(3 * WARPS))
             a, b, c, d = ZERO, ZERO, ZERO, ZERO
@@ -146,13 +145,13 @@ def window_kernel(images, drawn, padding, height, width, values):
 
 @cuda.jit(device=True)
 def place(at):
-    """An index of an array from its lower 32 bits."""
+    """Return an array index from its lower 32 bits."""
     return np.uint64(U32(I32(at)))
 
 
 @cuda.jit(device=True)
 def sync_warp():
-    if SIMULATED:  # which knows no warps
+    if SIMULATED:  # the simulator has no warps
         cuda.syncthreads()
     else:
         cuda.syncwarp()
@@ -160,10 +159,10 @@ def sync_warp():
 
 @jit_within(32)  # all warps of a multiprocessor: 68 % of a copy's bandwidth, 62 % with 40
 def rotation_kernel(values, cosines, sines, height, width, turned):
-    """Bilinear rotation about the centre, black outside. Grid of rows.
+    """Rotate about the centre, bilinear, black outside. Grid of rows.
 
-    values, turned: (N V,), not the same memory; cosines, sines: (N,). A warp has whole rows, and leaves 32
-    pixels in its own part of shared memory, from where they are written value by value.
+    values, turned: (N V,), not the same memory; cosines, sines: (N,). A warp handles whole rows: it puts 32
+    pixels into its part of shared memory, from which they are written value by value.
     """
     part = cuda.shared.array(PARTS, np.float32)
     n = cuda.blockIdx.x
@@ -202,9 +201,9 @@ def rotation_kernel(values, cosines, sines, height, width, turned):
 
 @cuda.jit(device=True)
 def between(values, start, from_x, from_y, width, height):
-    """The three values at (from_x, from_y) of the image that begins at `start` (mod 2**32), black outside.
+    """Return the three values at (from_x, from_y) of the image at `start` (mod 2**32), black outside.
 
-    All four neighbours are read, with a share of 0 where there is none: branches cost more.
+    All four neighbours are read, with weight 0 for those outside, since branches cost more.
     """
     left, top = I32(math.floor(from_x)), I32(math.floor(from_y))
     right, low = I32(left + 1), I32(top + 1)
@@ -230,13 +229,13 @@ def between(values, start, from_x, from_y, width, height):
 
 @cuda.jit(device=True)
 def clamped(place, size):
-    """The place, or the nearest one in 0..size - 1."""
+    """Return the place clamped to 0..size - 1."""
     return I32(min(max(place, I32(0)), I32(size - 1)))
 
 
 @cuda.jit
 def brightness_kernel(values, factors, result):
-    """value * factor, cut to 0..255. values, result: (N, V), result may be values; factors (N,)."""
+    """Compute value * factor, clamped to 0..255. values, result: (N, V), may be the same; factors (N,)."""
     n = cuda.blockIdx.x
     size = values.shape[1]
     factor = factors[n]
@@ -256,7 +255,7 @@ def brightness_kernel(values, factors, result):
 
 @cuda.jit
 def contrast_kernel(values, factors, pivot, result):
-    """(value - pivot) * factor + pivot, cut to 0..255. pivot: float32; the rest as brightness_kernel."""
+    """Compute (value - pivot) * factor + pivot, clamped to 0..255. pivot: float32; see brightness_kernel."""
     n = cuda.blockIdx.x
     size = values.shape[1]
     factor = factors[n]
@@ -291,7 +290,7 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 @cuda.jit(device=True)
 def stain(word, pepper, salt_from):
-    """What a random word makes of a pixel: 0 nothing, 1 pepper, 2 salt."""
+    """Return the code of a random word: 0 leaves the pixel, 1 is pepper, 2 is salt."""
     if np.uint64(word) < np.uint64(pepper):
         return 1
     return 2 if np.uint64(word) >= np.uint64(salt_from) else 0
@@ -306,11 +305,11 @@ def stained(value, code):
 
 @cuda.jit
 def salt_pepper_kernel(values, ids, epoch, key0, key1, tag, pepper, salt_from, result):
-    """Pixels with words below pepper become 0, and from salt_from on 255. Grid of tiles.
+    """Set pixels with words below pepper to 0, and with words from salt_from on to 255. Grid of tiles.
 
-    values, result: (N, V), result may be values; ids int64 (N,), epoch int64 (1,). A thread makes the words
-    of four neighbouring pixels, one block of Philox, and leaves what they mean in shared memory; values are
-    then read and written as in the other kernels, twelve a thread.
+    values, result: (N, V), may be the same; ids int64 (N,), epoch int64 (1,). A thread makes the words of
+    four neighbouring pixels, one block of Philox, and puts their codes into shared memory. Values are then
+    read and written as in the other kernels, twelve a thread.
     """
     codes = cuda.shared.array(TILE, np.uint8)
     n = cuda.blockIdx.x
@@ -346,5 +345,5 @@ def salt_pepper_kernel(values, ids, epoch, key0, key1, tag, pepper, salt_from, r
 
 @cuda.jit(device=True)
 def third(at):
-    """at // 3, exact below 2**32."""
+    """Return at // 3, exact below 2**32."""
     return (np.uint64(at) * THIRD) >> THIRD_SHIFT

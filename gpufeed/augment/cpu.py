@@ -1,4 +1,4 @@
-"""The same crop and flip on one sample, by torchvision, where it was decoded."""
+"""The augment `cpu`: crop and flip of one sample by torchvision, in the process that decoded it."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from gpufeed.system import random_draws
 
 
 class CpuAugment(Augment):
-    """A LoadRequest.sample_transform; draws as TorchAugment does, so that both give the same pixels."""
+    """A LoadRequest.sample_transform with the draws of TorchAugment, so that both give the same pixels."""
 
     where = "sample"
     defaults: ClassVar[dict[str, Any]] = {**CROP_FLIP_DEFAULTS, "pil": False}
@@ -28,7 +28,7 @@ class CpuAugment(Augment):
             )
 
     def __call__(self, image: torch.Tensor, sample_id: int, epoch: int) -> torch.Tensor:
-        """image: uint8 (H, W, 3); returns float32 (3, H, W)."""
+        """Return float32 (3, H, W) for an image, uint8 (H, W, 3)."""
         padding, (height, width) = self.options["crop_padding"], image.shape[:2]
         state = random_draws.sample_state(self.seed, epoch, sample_id)
         top, left = (
@@ -38,14 +38,14 @@ class CpuAugment(Augment):
         if self.options["pil"]:
             return self._by_pil(Image.fromarray(image.numpy()), top, left, flip)
         image = image.permute(2, 0, 1)  # (3, H, W)
-        # padded first: torchvision 0.25's crop gives a wrong size for windows wholly outside the image
+        # padded first: torchvision 0.25's crop returns a wrong size for windows wholly outside the image
         image = F.crop(F.pad(image, [padding]), top, left, height, width)
         if flip:
             image = F.horizontal_flip(image)
         return F.normalize(F.to_dtype(image, torch.float32, scale=True), list(self.mean), list(self.std))
 
     def _by_pil(self, image: Image.Image, top: int, left: int, flip: bool) -> torch.Tensor:
-        """Do the same with torchvision's transforms of PIL images, ToTensor and Normalize."""
+        """Do the same by torchvision's functions for PIL images."""
         if padding := self.options["crop_padding"]:
             image = v1.crop(v1.pad(image, [padding]), top, left, image.height, image.width)
         if flip:

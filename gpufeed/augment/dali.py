@@ -1,4 +1,4 @@
-"""What DALI's pipeline does to samples behind its decoder: rotation and colour jitter, or random crops."""
+"""What DALI's pipeline does to samples after decoding: rotation and colour jitter, or random crops."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from gpufeed.system import random_draws
 if TYPE_CHECKING:
     from nvidia.dali.data_node import DataNode
 
-# option -> (what DALI is given for each sample, its middle, what one unit of the option is of it).
-# The place in this table is the number of the draw: an option that is off leaves the others' draws alone.
+# option -> (DALI's argument, its middle value, its change for one unit of the option). The place in this
+# table
+# is the number of the draw, so that an option that is off does not change the others' draws.
 DRAWN = {
     "rotate_degrees": ("angle", 0.0, 1.0),
     "brightness": ("brightness", 1.0, 1.0),
@@ -25,7 +26,8 @@ DRAWN = {
     "saturation": ("saturation", 1.0, 1.0),
     "hue": ("hue", 0.0, 360.0),
 }
-# Of the part of an image that is decoded; of what it becomes; of the square of it that is kept
+# start and shape of the part of an image to decode; its new size; the first row and column of the square to
+# keep
 START, SHAPE, SIZE, FIRST = "start", "shape", "size", "first"
 LARGEST = {"rotate_degrees": 180, "brightness": 1, "contrast": 1, "saturation": 1, "hue": 0.5}
 
@@ -33,7 +35,7 @@ LARGEST = {"rotate_degrees": 180, "brightness": 1, "contrast": 1, "saturation": 
 class DaliAugment(Augment):
     """A LoadRequest.sample_transform for DALI's loaders alone, which build `graph` into their pipeline.
 
-    Every number is drawn from (seed, epoch, sample id), so that neither batch size nor order matters.
+    Every draw is a function of (seed, epoch, sample id), so that neither batch size nor order matters.
     """
 
     where = "loader"
@@ -56,11 +58,11 @@ class DaliAugment(Augment):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of what is drawn for each sample; an operation whose option is 0 is left out."""
+        """Names of the values drawn for each sample; an operation whose option is 0 is left out."""
         return tuple(name for option, (name, _, _) in DRAWN.items() if self.options[option])
 
     def values(self, ids: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
-        """For each of `inputs` float32 (n,), one a sample; ids: int64 (n,).
+        """Return float32 (n,) for each of `inputs`, a value for each sample. ids: int64 (n,).
 
         Angles and hues in degrees, uniform around 0; the others are factors, uniform around 1.
         """
@@ -73,11 +75,11 @@ class DaliAugment(Augment):
         return found
 
     def part(self, values: Mapping[str, DataNode]) -> dict[str, DataNode]:
-        """Nothing: whole images are decoded."""
+        """Return {}, since whole images are decoded."""
         return {}
 
     def graph(self, images: DataNode, values: Mapping[str, DataNode]) -> DataNode:
-        """uint8 (H, W, 3) to float32 (3, H, W); values: the nodes that bring `inputs`."""
+        """Return the node that turns uint8 (H, W, 3) to float32 (3, H, W). values: the nodes of `inputs`."""
         from nvidia.dali import fn, types
 
         from gpufeed.decoders.dali_pipeline import stretched
@@ -99,7 +101,7 @@ class DaliAugment(Augment):
 
 
 class DaliCrops:
-    """The windows of recipe random_resized_crop, cut, resized and flipped: uint8 (size, size, 3) each."""
+    """The windows of recipe random_resized_crop, cropped, resized and flipped: uint8 (size, size, 3) each."""
 
     def __init__(self, recipe: RandomResizedCrop, sizes: np.ndarray):
         """sizes: int64 (N, 2), height and width of each file, by sample id."""
@@ -107,16 +109,17 @@ class DaliCrops:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of what each sample brings: the part that is decoded and its new size, or in evaluation the
-        size of the whole image and the place in it of what is kept."""
+        """Names of the values of each sample: the part to decode and its new size, or in evaluation
+        the new size of the whole image and the place of the crop in it.
+        """
         return (START, SHAPE, SIZE) if self.recipe.training else (SIZE, FIRST)
 
     def values(self, ids: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
-        """For each of `inputs` (n, 2), rows and columns; ids: int64 (n,)."""
+        """Return (n, 2), rows and columns, for each of `inputs`. ids: int64 (n,)."""
         windows = self.recipe.windows(
             torch.from_numpy(ids), epoch, *map(torch.from_numpy, self.sizes[ids].T.copy())
         )
-        # DALI flips what it resizes to a negative number of columns
+        # DALI flips an image that it resizes to a negative number of columns
         columns = torch.where(windows.flip, -windows.columns, windows.columns)
         pairs = {
             START: (windows.top, windows.left),
@@ -124,18 +127,20 @@ class DaliCrops:
             SIZE: (windows.rows, columns),
             FIRST: (windows.first_row, windows.first_column),
         }
-        types = {SIZE: np.float32}  # as fn.resize wants it
+        types = {SIZE: np.float32}  # as fn.resize requires
         return {
             name: torch.stack(pairs[name], 1).numpy().astype(types.get(name, np.int32))
             for name in self.inputs
         }
 
     def part(self, values: Mapping[str, DataNode]) -> dict[str, DataNode]:
-        """Where the part of an image is that is decoded; nothing in evaluation, which takes all of it."""
+        """Return the part of each image to decode; {} in evaluation, which needs whole images."""
         return {name: values[name] for name in (START, SHAPE) if name in values}
 
     def graph(self, images: DataNode, values: Mapping[str, DataNode]) -> DataNode:
-        """The parts as decoded, uint8 (H, W, 3), to samples; values: the nodes that bring `inputs`."""
+        """Return the node that makes samples of decoded parts, uint8 (H, W, 3). values: the nodes of
+        `inputs`.
+        """
         from nvidia.dali import fn
 
         from gpufeed.decoders.dali_pipeline import stretched
@@ -147,7 +152,7 @@ class DaliCrops:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raises GpufeedError for a size that is no side of an image, and for an amount out of its range."""
+    """Raise GpufeedError for an impossible size and for an amount out of its range."""
     size = options["size"]
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
         raise GpufeedError(

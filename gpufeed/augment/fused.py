@@ -1,18 +1,18 @@
 """The augment `fused`: everything but rotation in one pass over the batch, by one Triton kernel.
 
-uint8 (N, H, W, 3) in, floats of the same order out. It moves 3 bytes a pixel in and 3 itemsize out, each
-once: 9 at float16. The steps and options are those of the reference (amounts.py), and so are the pixels,
-within rounding.
+uint8 (N, H, W, 3) in, floats in the same order out. Each pixel is read once, 3 bytes, and written once, 3
+values: 9 bytes at float16. Steps, options and, within rounding, pixels are those of the reference
+(amounts.py).
 
-A thread owns quads of four neighbouring pixels of a row: 12 bytes, which are three words, and one block of
-Philox, which is four random words. Its pixels lie four 32-bit words apart at most, so it reads those and
-shifts, whatever the crop. Its 12 results go through shared memory, so that neighbouring threads write
-neighbouring addresses. Where a row is no multiple of four pixels, or the images do not begin at a whole
-word, bytes are read one by one (WORDS false).
+A thread handles quads of four neighbouring pixels of a row: 12 bytes, which are three words, and one block of
+Philox, which is four random words. Whatever the crop, its pixels lie in at most four neighbouring 32-bit
+words, which it reads and shifts. Its 12 results go through shared memory, so that neighbouring threads write
+neighbouring addresses. If a row is no multiple of four pixels, or the images are not aligned to words, bytes
+are read one by one (WORDS false).
 
-Arithmetic is what bounds it, not addresses: at 4.2 TB/s and 9 bytes a pixel an H200 has about 70
-instruction slots a pixel; Philox takes 15 of them, so one block serves four pixels. Draws of a sample are
-made once for all its tiles that a program handles.
+It is bound by arithmetic: at 4.2 TB/s and 9 bytes a pixel an H200 has about 70 instruction slots a pixel.
+Philox takes 15 of them, so one block serves four pixels. A program makes the draws of a sample once for all
+its tiles.
 """
 
 from collections.abc import Sequence
@@ -59,19 +59,19 @@ def factor(state, WHICH: tl.constexpr, AMOUNT: tl.constexpr):
 
 @triton.jit
 def byte(words, PLACE: tl.constexpr):
-    """One byte of each word, as float32."""
+    """Return one byte of each word as float32."""
     return ((words >> (8 * PLACE)) & 0xFF).to(tl.float32)
 
 
 @triton.jit
 def cut(value):
-    """The value between 0 and 1: in this order one instruction, with the product or sum before it."""
+    """Clamp to 0..1; in this order it is one instruction together with a preceding product or sum."""
     return tl.minimum(tl.maximum(value, 0.0), 1.0)
 
 
 @triton.jit
 def lit(red, green, blue, bright, CUT: tl.constexpr):
-    """Brightness and its cut, of values 0..255; the results lie in 0..1."""
+    """Apply brightness to values in 0..255 and clamp; the results are in 0..1."""
     if CUT:
         red, green, blue = cut(red * bright), cut(green * bright), cut(blue * bright)
     return red, green, blue
@@ -79,7 +79,7 @@ def lit(red, green, blue, bright, CUT: tl.constexpr):
 
 @triton.jit
 def finish(value, contrast, offset, SCALE: tl.constexpr, SHIFT: tl.constexpr, CUT: tl.constexpr):
-    """Contrast, salt and pepper, and normalisation of one channel that is lit."""
+    """Apply contrast, salt and pepper, and normalisation to one channel from `lit`."""
     if CUT:
         return cut(value * contrast + offset) * (255 * SCALE) + SHIFT
     return value * SCALE + SHIFT
@@ -87,7 +87,7 @@ def finish(value, contrast, offset, SCALE: tl.constexpr, SHIFT: tl.constexpr, CU
 
 @triton.jit
 def chunk(a, b, c, d):
-    """Four tensors (B,) as one (B, 4)."""
+    """Return four tensors (B,) as one (B, 4)."""
     joined = tl.join(tl.join(a, c), tl.join(b, d))  # (B, 2, 2): [[a, b], [c, d]]
     return tl.reshape(joined, (a.shape[0], 4))
 
@@ -151,7 +151,7 @@ def augment_tiles(
         contrast = factor(drawn, 4, CONTRAST)
         offset = (PIVOT / 255) * (1 - contrast)
 
-    # a loop for each way round: which pixel is which then costs no instruction
+    # a loop for each direction, so that the order of pixels costs no instruction
     if flip:
         tiles(out, images, row, n, part, sample, epoch_word, key0, key1, top, left, bright, contrast, offset,
             HEIGHT, WIDTH, PADDING, PEPPER, SALT, SCALE0, SCALE1, SCALE2, SHIFT0, SHIFT1, SHIFT2, TAG,
@@ -196,7 +196,7 @@ def tiles(
     BLOCK: tl.constexpr,
     FLIP: tl.constexpr,
 ):
-    """All tiles of a program, of one image that is mirrored or is not."""
+    """Augment all tiles of a program, of one image, flipped or not."""
     PIXELS: tl.constexpr = HEIGHT * WIDTH
     QUADS: tl.constexpr = (PIXELS + 3) // 4
     LAST: tl.constexpr = PIXELS * 3 // 4  # words of an image
@@ -216,7 +216,7 @@ def tiles(
             at = (y * WIDTH + first) * 3  # in bytes, from the image's first one
             word = at >> 2
             source = images.to(tl.pointer_type(tl.uint32)) + row * (PIXELS * 3 // 4) + word
-            # as uint32, numbers below 0 are large ones: one comparison for both ends
+            # as uint32, negative numbers are large: one comparison checks both ends
             some = valid & (y.to(tl.uint32) < HEIGHT) & ((first + 3).to(tl.uint32) < WIDTH + 3)
             w0 = tl.load(source, mask=some & (word.to(tl.uint32) < LAST), other=0)
             w1 = tl.load(source + 1, mask=some & ((word + 1).to(tl.uint32) < LAST), other=0)
@@ -286,16 +286,16 @@ def tiles(
 
         head, middle, tail = chunk(r0, g0, b0, r1), chunk(g1, b1, r2, g2), chunk(b2, r3, g3, b3)
         values = tl.join(tl.join(head, tail), tl.join(middle, middle))  # (BLOCK, 4 values, 2, 2)
-        values = tl.permute(tl.reshape(values, (BLOCK, 4, 4)), (0, 2, 1))  # three chunks and one not written
+        values = tl.permute(tl.reshape(values, (BLOCK, 4, 4)), (0, 2, 1))  # three chunks, and one unused
         values = tl.reshape(values, (BLOCK * 4, 4))
-        # chunks in one dimension: neighbouring threads then write neighbouring chunks
+        # chunks in one dimension, so that neighbouring threads write neighbouring chunks
         chunks = tl.arange(0, BLOCK * 4)[:, None]
         quad = tile * BLOCK + chunks // 4
         place = quad * 12 + (chunks % 4) * 4 + tl.arange(0, 4)[None, :]
         written = chunks % 4 < 3
         if not WHOLE:
             written = written & (quad < QUADS)
-        if PIXELS % 4 != 0:  # the last quad of an image is not whole
+        if PIXELS % 4 != 0:  # the last quad of an image is incomplete
             written = written & (place < PIXELS * 3)
         tl.store(out + n.to(tl.int64) * (PIXELS * 3) + place, values, mask=written)
 
@@ -304,8 +304,8 @@ def tiles(
 def philox(c0, c1, c2, c3, k0, k1):
     """random_draws.philox, in uint32.
 
-    With 64-bit products, one instruction each; Triton's own takes the two halves of each apart: half as
-    many instructions again.
+    Its 64-bit products are one instruction each. Triton's own version computes their halves separately, which
+    takes 1.5 times as many instructions.
     """
     for _ in tl.static_range(10):
         even = c0.to(tl.uint64) * 0xD2511F53
@@ -321,14 +321,14 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 @triton.jit
 def shifted(word, next_word, shift):
-    """32 bits out of two neighbouring words, `shift` bits on."""
+    """Return 32 bits of two neighbouring words, from bit `shift` on."""
     both = (next_word.to(tl.uint64) << 32) | word.to(tl.uint64)
     return (both >> shift).to(tl.uint32)
 
 
 @triton.jit
 def read(source, pixels, top, left, FLIP: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Red, green and blue of pixels of the window, byte by byte; 0 outside the image."""
+    """Read red, green and blue of pixels of the window byte by byte; 0 outside the image."""
     x = pixels % WIDTH
     y = pixels // WIDTH + top
     x = left + ((WIDTH - 1 - x) if FLIP else x)
@@ -342,30 +342,32 @@ def read(source, pixels, top, left, FLIP: tl.constexpr, HEIGHT: tl.constexpr, WI
 
 @triton.jit
 def stained(words, offset, PEPPER: tl.constexpr, SALT: tl.constexpr):
-    """offset, or what takes any pixel to black, or to white: contrast is at most 2."""
+    """Return the offset, or one that makes any pixel black or white, since contrast is at most 2."""
     return tl.where(words < PEPPER, -4.0, tl.where(words >= 4294967296 - SALT, 4.0, offset))
 
 
 @triton.jit
 def inside(x, red, green, blue, WIDTH: tl.constexpr):
-    """The pixel in column x, black outside of the image."""
+    """Return the pixel in column x, black outside of the image."""
     there = x.to(tl.uint32) < WIDTH
     return tl.where(there, red, 0.0), tl.where(there, green, 0.0), tl.where(there, blue, 0.0)
 
 
-# About twice what runs at once (132 multiprocessors x 32), so that a large batch has a short tail, and few
-# enough that a program has several tiles of its image to share the draws among.
+# About twice as many as run at once (132 multiprocessors x 32), so that a large batch has a short tail; few
+# enough that a program handles several tiles of an image, which share its draws.
 PROGRAMS = 8192
 
 
 class FusedAugment(DeviceAugment):
-    """One launch a batch; a CUDA graph may capture it. The first raises Skip where nothing can compile it."""
+    """One launch a batch, which a CUDA graph may capture. The first one raises Skip if Triton cannot
+    compile it.
+    """
 
     defaults = amounts.FUSED_DEFAULTS
     gathers = True
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
-        """Raises Skip without a CUDA GPU, unless Triton interprets its kernels on the CPU."""
+        """Raise Skip without a CUDA GPU, unless Triton interprets its kernels on the CPU."""
         super().__init__(mean, std, seed, options)
         amounts.check(self.options)
         if not jit_toolchain.interpreted():
@@ -393,14 +395,14 @@ class FusedAugment(DeviceAugment):
         ]
 
     def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
-        """images: uint8 (N, H, W, 3), ids: int64 (N,); returns (N, 3, H, W), channels_last, of `dtype`."""
+        """Return (N, 3, H, W), channels_last, of `dtype`. images: uint8 (N, H, W, 3), ids: int64 (N,)."""
         check_batch(images, ids)
         return self._launch(images, None, ids, epoch)
 
     def gather(
         self, store: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        """As __call__(store[rows], ids, epoch), without a copy of the batch.
+        """Return __call__(store[rows], ids, epoch) without a copy of the batch.
 
         store: uint8 (M, H, W, 3), rows: int64 (N,), each in 0..M-1, which is not checked.
         """
@@ -409,7 +411,7 @@ class FusedAugment(DeviceAugment):
             raise GpufeedError(
                 f"rows {rows.dtype} {tuple(rows.shape)}",
                 f"torch.int64 {tuple(ids.shape)}",
-                "give one row an id",
+                "pass one row for each id",
             )
         return self._launch(store, rows, ids, epoch)
 
@@ -444,7 +446,7 @@ class FusedAugment(DeviceAugment):
                 TILES=each,
                 **self.constants,
             )
-        except Exception as error:  # only a failed launch asks: Triton keeps what it has compiled
+        except Exception as error:  # checked only after a failed launch, since Triton caches compiled kernels
             if lack := jit_toolchain.lacking_for_triton():
                 raise Skip(
                     f"Augment fused is compiled by Triton on its node, which has {lack} ({one_line(error)})."
@@ -454,7 +456,7 @@ class FusedAugment(DeviceAugment):
 
 
 def tiles_each(tiles: int, images: int) -> int:
-    """How many of an image's tiles one program handles: a power of two, since each is a compilation."""
+    """Return how many tiles of an image a program handles: a power of two, as each number is compiled."""
     each = 1
     while each < tiles and tiles * images >= 2 * each * PROGRAMS:
         each *= 2

@@ -1,8 +1,8 @@
-"""numba.cuda, which kernels are written with.
+"""numba.cuda, with a workaround for NumPy 2.5.
 
-numba-cuda 0.30.4, the newest, names numpy.row_stack while it loads its arrays, with the first kernel that is
-compiled, and NumPy 2.5 has no such name any more: no kernel could be compiled. So its arrays are loaded here,
-with the name in place for as long as that takes; nothing uses what it stands for.
+numba-cuda 0.30.4, the newest, refers to numpy.row_stack when it compiles its first kernel, and NumPy 2.5 has
+removed that name, so that no kernel could be compiled. So the module that refers to it is imported here while
+the name exists; nothing uses it afterwards.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ if not hasattr(np, "row_stack") and not numba.config.ENABLE_CUDASIM:  # the simu
 
 
 def jit_within(registers: int) -> Callable:
-    """cuda.jit for a kernel of at most so many registers a thread; the simulator has none to limit."""
+    """Return cuda.jit with a limit of registers a thread, which the simulator does not have."""
     return cuda.jit if numba.config.ENABLE_CUDASIM else cuda.jit(max_registers=registers)
 
 

@@ -1,4 +1,4 @@
-"""An augment by its name, for batches of one's own loop."""
+"""An augment by its name, for batches of the user's own loop."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,9 +13,9 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean, standard deviat
 
 
 class BatchAugment:
-    """Called with uint8 (N, 3, H, W), it gives normalised floats of this shape, channels last in memory.
+    """Called with uint8 (N, 3, H, W), it returns normalised floats of this shape, channels last in memory.
 
-    augment: what does it. Draws are a function of the seed and of how many images came before.
+    augment: the augment that it calls. Draws depend on the seed and the number of images before.
     """
 
     def __init__(self, augment: DeviceAugment):
@@ -38,7 +38,7 @@ def batch_augment(
 ) -> BatchAugment:
     """Return an augment of whole batches: crop, flip, and what `options` ask for, on the images' device.
 
-    name: `none` (normalises alone), `torch`, or on a CUDA GPU `chain` or `fused`, one kernel for all steps.
+    name: `none` (only normalises), `torch`, or on a CUDA GPU `chain` or `fused`, one kernel for all steps.
     options: those of config/hydra/augment that differ, such as {"brightness": 0.2, "dtype": "bfloat16"}.
     Raises GpufeedError for an unknown name or option, and Skip if this node lacks a package or the GPU.
     """

@@ -2,17 +2,17 @@
 
 A window is a function of (seed, epoch, sample id, height and width of the image). Up to TRIES times an area
 (a share of the image's, uniform in `scale`) and a ratio of width to height (log-uniform in `ratio`) are
-drawn; the first pair whose rounded sides fit into the image decides the window's size, and its place is drawn
-among all that are inside. Where none fits, the window is the largest one in the middle whose ratio is within
-bounds. This is the rule of torchvision's RandomResizedCrop.
+drawn. The first pair whose rounded sides fit into the image decides the window's size, and its place is drawn
+uniformly. If none fits, the window is the largest one in the centre whose ratio is within bounds. This is the
+rule of torchvision's RandomResizedCrop.
 
-Pixels: the window is cut out first, so that the filter sees nothing beside it. Output pixel i of n covers
-the source from i w/n to (i+1) w/n; a triangle of half-width max(w/n, 1) around the middle of that is laid
-over the window's pixels, and its weights sum to one. Pillow's BILINEAR does this, horizontally and then
-vertically, and rounds to uint8 after each pass; it is the reference.
+Pixels: the window is cropped first, so that the filter sees nothing outside it. Output pixel i of n covers
+the source from i w/n to (i+1) w/n. Its weights are a triangle of half-width max(w/n, 1) around the middle of
+that, and sum to one. Pillow's BILINEAR does this, horizontally and then vertically, and rounds to uint8 after
+each pass; it is the reference.
 
-In evaluation the whole image is resized, so that its short side becomes `short_side`, and size x size of its
-middle are kept.
+In evaluation the whole image is resized, so that its short side becomes `short_side`, and its central
+size x size are kept.
 """
 
 import math
@@ -34,9 +34,9 @@ UNIT = 2.0**-random_draws.BITS  # of a draw
 
 @dataclass(frozen=True)
 class Window:
-    """What becomes of one image: a part of it, resized to rows x columns, of which a square is kept.
+    """The sample of one image: a part of it, resized to rows x columns, of which a square is kept.
 
-    The part has whole sides, but for images that were resized before.
+    The part's sides are whole numbers unless the image was resized before.
     """
 
     top: float
@@ -58,7 +58,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Windows:
-    """Those of n images; int64 (n,) each, flip bool (n,), all on one device. Fields as those of Window."""
+    """The windows of n images: fields as in Window, int64 (n,) each, flip bool (n,), all on one device."""
 
     top: torch.Tensor
     left: torch.Tensor
@@ -74,7 +74,7 @@ class Windows:
         return len(self.top)
 
     def scaled(self, before: tuple[torch.Tensor, ...], after: tuple[torch.Tensor, ...]) -> "Windows":
-        """Return the same windows of images that were resized; their places are float64 then.
+        """Return the same windows of images that were resized; their places are then float64.
 
         before, after: heights and widths, int64 (n,) each.
         """
@@ -83,17 +83,17 @@ class Windows:
         return replace(self, **places, left=self.left * wide, width=self.width * wide)
 
     def below(self, rows: torch.Tensor) -> "Windows":
-        """Return the windows of what is left of the images without so many rows at the top, int64 (n,)."""
+        """Return the windows in images whose first `rows` rows, int64 (n,), were cut off."""
         return replace(self, top=self.top - rows)
 
     def select(self, rows: np.ndarray) -> "Windows":
-        """Return some of them; rows: int64 (n,), the windows on the host."""
+        """Return some of the windows, which are on the host. rows: int64 (n,)."""
         return Windows(*(values[torch.from_numpy(rows)] for values in vars(self).values()))
 
     def needed(self, size: int) -> torch.Tensor:
-        """Return what samples of size x size are made of, int32 (n, 4), of windows on the host.
+        """Return the part of each image that its sample of size x size needs, int32 (n, 4).
 
-        Top, left, height and width, in whole pixels, of what lies under the filters.
+        Top, left, height and width of the pixels under the filters; the windows are on the host.
         """
         axes = ((self.top, self.height, self.rows, self.first_row),)
         axes += ((self.left, self.width, self.columns, self.first_column),)
@@ -103,13 +103,13 @@ class Windows:
         return torch.from_numpy(found.astype(np.int32))
 
     def __iter__(self) -> Iterator[Window]:
-        """Each of them, on the host."""
+        """Iterate over the windows on the host."""
         return map(Window, *(values.tolist() for values in vars(self).values()))
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """The recipe with its options, of a cell's seed.
+    """The recipe with its options and a cell's seed.
 
     size: side of a sample. scale: bounds of a window's share of the image. ratio: bounds of its width over
     its height. short_side: of an image in evaluation. training: whether windows are drawn.
@@ -124,15 +124,15 @@ class RandomResizedCrop:
     training: bool = True
 
     def for_evaluation(self) -> "RandomResizedCrop":
-        """Return the same recipe without chance."""
+        """Return the same recipe for evaluation, without random windows."""
         return replace(self, training=False)
 
     def windows(
         self, ids: torch.Tensor, epoch: int | torch.Tensor, heights: torch.Tensor, widths: torch.Tensor
     ) -> Windows:
-        """Return the window of each sample, on the device of `ids` and without a wait for it.
+        """Return the window of each sample, on the device of `ids` and without waiting for it.
 
-        ids, heights, widths: int64 (n,), the numbers of the samples and the sides of their images.
+        ids, heights, widths: int64 (n,), the ids of the samples and the sides of their images.
         """
         if self.training:
             return self._drawn(ids, epoch, heights, widths)
@@ -144,13 +144,13 @@ class RandomResizedCrop:
     def windows_by_extension(
         self, ids: torch.Tensor, epoch: int, heights: torch.Tensor, widths: torch.Tensor
     ) -> Windows:
-        """`windows` on the host by the extension, which must be loaded: no call for each step of the rule.
+        """Return what `windows` does, on the host, in one call of the extension, which must be loaded.
 
-        Threads that make batches beside a training step so leave the interpreter's lock to it.
+        It releases the GIL, so that threads that make batches do not hold up a training step.
         """
         if not self.training:
             return self.windows(ids, epoch, heights, widths)
-        seed = (self.seed + 2**63) % 2**64 - 2**63  # the same 64 bits with a sign, as ops take numbers
+        seed = (self.seed + 2**63) % 2**64 - 2**63  # the same 64 bits as a signed number, which ops require
         options = (self.size, self.scale, self.ratio, self.flip_probability, seed, epoch)
         *fields, flip = torch.ops.gpufeed.draw_windows(ids, heights, widths, *options).unbind()
         return Windows(*fields, flip.bool())
@@ -188,8 +188,7 @@ class RandomResizedCrop:
         return Windows(top, left, height, width, size, size, zero, zero, flip)
 
     def window(self, sample_id: int, epoch: int, height: int, width: int) -> Window:
-        """Return the window of one sample, as `windows` does, on the host and without tensors: in a tenth
-        of the time."""
+        """Return the window of one sample, as `windows` does but without tensors, in a tenth of the time."""
         if not self.training:
             return self._middle(height, width)
         state = random_draws.sample_state(self.seed, epoch, sample_id)
@@ -217,9 +216,10 @@ class RandomResizedCrop:
         return Window(0, 0, height, width, rows, columns, *first, False)
 
     def cut(self, pixels: np.ndarray, window: Window, reduced: int = 1) -> np.ndarray:
-        """Return the sample that a window makes of uint8 (H, W, 3), uint8 (size, size, 3): the reference.
+        """Return the sample of a window in uint8 (H, W, 3), uint8 (size, size, 3): the reference.
 
-        reduced: by how much the image was scaled down while it was decoded; the window is of the original.
+        reduced: the factor by which the image was scaled down when it was decoded; the window is of the
+        original.
         """
         image = Image.fromarray(pixels)
         left, top = window.left / reduced, window.top / reduced
@@ -233,16 +233,16 @@ class RandomResizedCrop:
             sample = sample.crop((column, row, column + self.size, row + self.size))
         if window.flip:
             sample = sample.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return np.array(sample)  # a copy, which torch may have: Pillow's own memory is read-only
+        return np.array(sample)  # a copy for torch, since Pillow's own memory is read-only
 
 
 def under_filters(
     begin: np.ndarray, length: np.ndarray, resized: np.ndarray, first: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first source pixel of an axis, and the one behind the last, that `size` pixels need.
+    """Return the range of source pixels, on one axis, that `size` output pixels need: first, and last + 1.
 
-    The part from `begin` on is resized to `resized` pixels, of which those from `first` on are kept. At most
-    one pixel more on each side, where rounding might decide.
+    The part from `begin` on is resized to `resized` pixels, of which those from `first` on are kept. The
+    range may include a pixel more on each side, to allow for rounding.
     """
     scale = length / resized
     support = np.maximum(scale, 1)
@@ -255,8 +255,8 @@ def under_filters(
 def of_each(function: str, values: torch.Tensor) -> torch.Tensor:
     """Return numpy's function of each value on the host, torch's elsewhere.
 
-    torch hands these to threads of MKL and OpenMP even for a few hundred values. Where a loader's threads
-    keep the cores busy, these wait for one another: a batch of 64 windows took 49 ms, and takes 0.6.
+    torch runs these on threads of MKL and OpenMP even for a few hundred values. If a loader's threads keep
+    the cores busy, these wait for one another: a batch of 64 windows took 49 ms instead of 0.6.
     """
     if values.device.type == "cpu":
         return torch.from_numpy(getattr(np, function)(values.numpy()))
@@ -264,5 +264,5 @@ def of_each(function: str, values: torch.Tensor) -> torch.Tensor:
 
 
 def made_recipe(options: Mapping[str, Any] | None, seed: int) -> RandomResizedCrop | None:
-    """Return the recipe with the options of a cell; None where it has none: the sample is the whole image."""
+    """Return the recipe with a cell's options; None without options, when a sample is the whole image."""
     return RandomResizedCrop(**options, seed=seed) if options else None

@@ -1,6 +1,6 @@
 """The augment `torch`: plain torch on any device. It defines what `chain` and `fused` compute.
 
-The order of the steps and their options stand in amounts.py.
+The steps, their order and their options are described in amounts.py.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from gpufeed.system.random_draws import philox
 
 
 class TorchAugment(DeviceAugment):
-    """All is drawn from (seed, epoch, id) on the device: batch size and order do not matter."""
+    """All draws depend on (seed, epoch, id), so that batch size and order do not matter."""
 
     defaults = amounts.DEFAULTS
 
@@ -25,9 +25,9 @@ class TorchAugment(DeviceAugment):
         amounts.check(self.options)
 
     def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
-        """images: uint8 (N, H, W, 3), ids: int64 (N,), both on one device.
+        """Return (N, 3, H, W), channels_last, of `dtype`.
 
-        Returns (N, 3, H, W), channels_last, of the option `dtype`.
+        images: uint8 (N, H, W, 3), ids: int64 (N,), both on one device.
         """
         check_batch(images, ids)
         state, options = random_draws.sample_state(self.seed, epoch, ids), self.options
@@ -45,7 +45,7 @@ class TorchAugment(DeviceAugment):
         return self.normalise(values).to(amounts.DTYPES[options["dtype"]])
 
     def _window(self, images: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """The crops, flipped or not, uint8 (N, H, W, 3)."""
+        """Return the crops, flipped or not, uint8 (N, H, W, 3)."""
         padding = self.options["crop_padding"]
         height, width = images.shape[1:3]
         top, left, flip = self._places(state)
@@ -60,7 +60,7 @@ class TorchAugment(DeviceAugment):
     def crops(
         self, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Top and left corner in the padded image, int64 (N,), and whether to flip, bool (N,)."""
+        """Return the top and left corner in the padded image, int64 (N,), and whether to flip, bool (N,)."""
         return self._places(random_draws.sample_state(self.seed, epoch, ids))
 
     def _places(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -71,24 +71,24 @@ class TorchAugment(DeviceAugment):
         return top, left, random_draws.chance(numbers[2], self.options["flip_probability"])
 
     def factors(self, state: torch.Tensor, which: int, option: str) -> torch.Tensor:
-        """What each sample is scaled by, float32 (N,), between 1 - amount and 1 + amount."""
+        """Return the factor of each sample, float32 (N,), between 1 - amount and 1 + amount."""
         amount = self.options[option]
         return random_draws.uniform(random_draws.draw(state, which), 1 - amount, 1 + amount)
 
     def angles(self, state: torch.Tensor) -> torch.Tensor:
-        """By how much each sample is rotated, float32 (N,), in degrees, counter-clockwise."""
+        """Return the rotation of each sample in degrees, counter-clockwise, float32 (N,)."""
         most = self.options["rotate_degrees"]
         return random_draws.uniform(random_draws.draw(state, random_draws.ANGLE), -most, most)
 
 
 def scale(values: torch.Tensor, factors: torch.Tensor, pivot: float) -> torch.Tensor:
-    """(value - pivot) * factor + pivot, cut to 0..255. values (N, H, W, 3), factors (N,); float32."""
+    """Return (value - pivot) * factor + pivot, clamped to 0..255. float32 (N, H, W, 3), factors (N,)."""
     factors = factors[:, None, None, None]
     return (values * factors).add_(pivot * (1 - factors)).clamp_(0, 255)
 
 
 def rotate(values: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
-    """Bilinear rotation about the centre, counter-clockwise, black outside. float32 (N, H, W, 3), (N,)."""
+    """Rotate about the centre, counter-clockwise, bilinear, black outside. float32 (N, H, W, 3), (N,)."""
     n, height, width = values.shape[:3]
     device = values.device
     turn = torch.deg2rad(degrees)[:, None, None]
@@ -111,7 +111,7 @@ def rotate(values: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
 
 
 def noise(seed: int, epoch: int | torch.Tensor, ids: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """A random word for each pixel, int64 (N, H, W) with values in 0..2**32-1.
+    """Return a random word for each pixel, int64 (N, H, W) with values in 0..2**32-1.
 
     Philox with the seed as key and (pixel // 4, id, epoch, tag) as counter; the pixel's place among its
     four neighbours chooses the word.
@@ -129,7 +129,7 @@ def noise(seed: int, epoch: int | torch.Tensor, ids: torch.Tensor, height: int, 
 
 
 def salt_pepper(values: torch.Tensor, words: torch.Tensor, probability: float) -> torch.Tensor:
-    """Pixels with the lowest words become 0, with the highest 255. values (N, H, W, 3), words (N, H, W)."""
+    """Set pixels with the lowest words to 0, the highest to 255. values (N, H, W, 3), words (N, H, W)."""
     pepper, salt = amounts.pepper_and_salt(probability)
     words = words[..., None]
     values = values.masked_fill(words < pepper, 0)

@@ -1,10 +1,10 @@
-"""Windows of images of any sizes as one batch: cut out, resized, flipped.
+"""Crop, resize and flip windows of images of any sizes as one batch.
 
-The CPU form is the reference, RandomResizedCrop.cut, which is Pillow. The CUDA form is one launch a batch
-(resample_kernel.py). It does Pillow's arithmetic with weights computed in float32: at most a few values in a
-thousand differ from Pillow's, and by 1. But Pillow 13 sums columns before rows where a window's height
-shrinks clearly more than its width; the kernel sums rows first, as Pillow 12 always does. The rounding in
-between then is another one: a quarter of the values differ, by 1.
+On the CPU this is the reference, RandomResizedCrop.cut, which is Pillow. On CUDA it is one launch a batch
+(resample_kernel.py) of Pillow's arithmetic with float32 weights: at most a few values in a thousand differ
+from Pillow's, by 1. But if a window's height shrinks clearly more than its width, Pillow 13 sums columns
+before rows. The kernel sums rows first, as Pillow 12 always does; the rounding in between then makes a
+quarter of the values differ, by 1.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.decoders.ragged import Ragged
 from gpufeed.native import jit_toolchain
 
-Fields = np.ndarray | torch.Tensor  # of a table: on the host, and elsewhere
-ROUNDING = 1e-6  # of a pixel, by which a box may end outside of its image
+Fields = np.ndarray | torch.Tensor  # fields of a table: on the host, on a device
+ROUNDING = 1e-6  # pixels by which a box may exceed its image
 
 
 def require_resample(device: torch.device) -> None:
@@ -32,12 +32,10 @@ def require_resample(device: torch.device) -> None:
 
 
 def prepare(device: torch.device, size: int) -> None:
-    """Compile what `resample` launches on a CUDA device, so that no first batch waits for it.
+    """Compile the kernels of `resample` on a CUDA device, so that the first batch does not wait for them.
 
     Raises Skip as require_resample does.
     """
-    from gpufeed.augment.random_resized_crop import RandomResizedCrop
-
     require_resample(device)
     if device.type != "cuda":
         return
@@ -51,14 +49,14 @@ def prepare(device: torch.device, size: int) -> None:
 def resample(
     images: Sequence[torch.Tensor] | Ragged, windows: Windows, size: int, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """One window of each image, uint8 (N, size, size, 3), on the images' device and its current stream.
+    """Return the sample of each window, uint8 (N, size, size, 3), on the images' device and current stream.
 
-    images: uint8 (H, W, 3) with any strides: planes are given as planes.permute(1, 2, 0), without a copy.
-    Memory that is not torch's own must stay until the stream is done.
-    Of a Ragged's parts, windows are of the whole images, and the parts must cover Windows.needed.
-    windows: on the host or on that device; top, left, height and width may be fractions of a pixel (float64).
-    A CUDA graph may capture it if all but a Ragged's pixels are on the device too, after one call before.
-    What is on the device is not checked; no byte outside of an image is read, whatever the window.
+    images: uint8 (H, W, 3) with any strides, so that planes can be passed as planes.permute(1, 2, 0). Memory
+    that is not torch's must stay until the stream is done. If a Ragged holds parts of images, windows are
+    still of the full images, and the parts must cover Windows.needed. windows: on the host or on that device;
+    top, left, height and width may be fractions of a pixel (float64). A CUDA graph may capture the call if
+    all arguments are on the device, after one call before. Values on the device are not checked; whatever the
+    window, no byte outside of an image is read.
     """
     device, count = checked(images)
     shape = (count, size, size, 3)
@@ -68,7 +66,7 @@ def resample(
         raise GpufeedError(
             f"out {out.dtype} {tuple(out.shape)} on {out.device} with strides {out.stride()}",
             f"contiguous torch.uint8 {shape} on {device}",
-            "give the place of the whole batch",
+            "pass the memory of the whole batch",
         )
     if isinstance(images, Ragged) and images.whole is not None:
         check_parts(images, windows.needed(size))
@@ -90,7 +88,7 @@ def resample(
 
 
 def launch(out: torch.Tensor, table: torch.Tensor, whole_pixels: bool) -> None:
-    """Run the kernel on the current stream of out's device. whole_pixels: as `interleaved` says."""
+    """Run the kernel on the current stream of out's device. whole_pixels: from `interleaved`."""
     from gpufeed.augment.resample_kernel import TILE, WARPS, resample_tiles
 
     count, size = out.shape[:2]
@@ -101,7 +99,7 @@ def launch(out: torch.Tensor, table: torch.Tensor, whole_pixels: bool) -> None:
 
 
 def checked(images: Sequence[torch.Tensor] | Ragged) -> tuple[torch.device, int]:
-    """Return their device and number; raise GpufeedError unless they can be read."""
+    """Return the images' device and number; raise GpufeedError unless `resample` can read them."""
     tensors = [images.flat] if isinstance(images, Ragged) else images
     if not len(images):
         raise GpufeedError("an empty batch", "at least one image", "leave empty batches out")
@@ -112,20 +110,20 @@ def checked(images: Sequence[torch.Tensor] | Ragged) -> tuple[torch.device, int]
             raise GpufeedError(
                 f"an image {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}",
                 f"torch.uint8 (H, W, 3) on {device}",
-                "give decoded pixels of one device; planes (3, H, W) as planes.permute(1, 2, 0)",
+                "pass decoded pixels on one device, and planes (3, H, W) as planes.permute(1, 2, 0)",
             )
     return device, len(images)
 
 
 def interleaved(images: Sequence[torch.Tensor] | Ragged) -> bool:
-    """Whether the pixels of all rows are three bytes each, without gaps."""
+    """Return whether each pixel is three neighbouring bytes, without gaps between pixels."""
     if isinstance(images, Ragged):
         return not images.planar
     return all(image.stride()[1:] == (3, 1) for image in images)
 
 
 def source_fields(images: Sequence[torch.Tensor] | Ragged) -> Fields:
-    """int64 (6, N): address, strides of rows, columns and channels in bytes, height, width."""
+    """Return int64 (6, N): address, strides of rows, columns and channels in bytes, height, width."""
     if not isinstance(images, Ragged):
         return np.array([(i.data_ptr(), *i.stride(), *i.shape[:2]) for i in images]).T
     offsets, heights, widths, *sides = map(
@@ -135,14 +133,14 @@ def source_fields(images: Sequence[torch.Tensor] | Ragged) -> Fields:
     one = library.ones_like(widths)
     strides = (widths, one, heights * widths) if images.planar else (3 * widths, 3 * one, one)
     addresses = offsets + images.flat.data_ptr()
-    if images.whole is not None:  # where the whole image would begin
+    if images.whole is not None:  # where the full image would begin
         top, left = as_array(images.whole)[:2]
         addresses = addresses - top * strides[0] - left * strides[1]
     return library.stack([addresses, *strides, *sides])
 
 
 def whole_images(images: Ragged) -> Iterator[torch.Tensor]:
-    """Yield each image, with zeros where parts are without pixels. Everything is on the host."""
+    """Yield each full image on the host, with zeros outside the part that is there."""
     if images.whole is None:
         yield from images.views()
         return
@@ -163,12 +161,12 @@ def check_parts(images: Ragged, needed: torch.Tensor) -> None:
             f"window {n}, which needs {needed[n, 2:].tolist()} pixels from {needed[n, :2].tolist()}, and a "
             f"part of {sides[:, n].tolist()} from {whole[:2, n].tolist()}",
             "parts that cover what windows need",
-            "decode what Windows.needed says of the same windows",
+            "decode the parts that Windows.needed returns for the same windows",
         )
 
 
 def window_fields(windows: Windows) -> Fields:
-    """int64 (9, N): the fields of windows in order, those of the box as the bits of float64."""
+    """Return int64 (9, N): the fields of windows in order, the first four as the bits of float64."""
     values = [as_array(value) for value in vars(windows).values()]
     if isinstance(values[0], np.ndarray):
         box = np.stack(values[:4]).astype(np.float64).view(np.int64)
@@ -178,22 +176,22 @@ def window_fields(windows: Windows) -> Fields:
 
 
 def as_array(values: torch.Tensor) -> Fields:
-    """numpy's view of a tensor on the host, the tensor itself elsewhere.
+    """Return numpy's view of a tensor on the host, the tensor itself elsewhere.
 
-    For so few numbers numpy keeps the interpreter's lock, which each call of torch gives away and asks for
-    again: threads that make batches side by side waited for it longer than they computed.
+    torch releases and reacquires the GIL in each call, even for so few numbers; numpy does not. Threads that
+    make batches side by side waited for the GIL longer than they computed.
     """
     return values.numpy() if values.device.type == "cpu" else values
 
 
 def uploaded(table: Fields, device: torch.device) -> torch.Tensor:
-    """The table on the device, which the host does not wait for."""
+    """Copy the table to the device, without waiting."""
     table = torch.from_numpy(np.ascontiguousarray(table)) if isinstance(table, np.ndarray) else table
     return table if table.device == device else table.pin_memory().to(device, non_blocking=True)
 
 
 def check_windows(table: np.ndarray, size: int) -> None:
-    """Raise GpufeedError unless all windows of a table on the host lie in their images."""
+    """Raise GpufeedError unless all windows of a table on the host are inside their images."""
     begin, length = table[6:8].view(np.float64), table[8:10].view(np.float64)
     inside = (begin >= 0) & (length > 0) & (begin + length <= table[4:6] + ROUNDING)
     kept = (table[12:14] >= 0) & (table[12:14] + size <= table[10:12])
@@ -203,7 +201,7 @@ def check_windows(table: np.ndarray, size: int) -> None:
         raise GpufeedError(
             f"window {n}: {length[:, n].tolist()} pixels from {begin[:, n].tolist()} of an image of "
             f"{table[4:6, n].tolist()}, and {size} x {size} from {table[12:14, n].tolist()} of the "
-            f"{table[10:12, n].tolist()} that they become",
-            "parts that lie inside",
+            f"{table[10:12, n].tolist()} that they are resized to",
+            "parts inside the image",
             "make windows from the sizes of these images",
         )

@@ -1,11 +1,11 @@
 """The Triton kernel of `resample`: windows of images of any sizes, resized, in one launch.
 
 A program makes a tile of one sample, a thread eight pixels of it. For each pixel it sums the rows under the
-filter, and for each row the pixels under it, in Pillow's arithmetic: weights are whole numbers of 2**-22,
-sums are int32, and a row's sum is rounded to a whole step before the rows are summed. So a byte needs no
-conversion and one multiplication. Neighbours find the bytes that they share in the L1 cache.
+filter, and for each row the pixels under it, in Pillow's arithmetic: weights are integers in units of 2**-22,
+sums are int32, and a row's sum is rounded to an integer before the rows are summed. So a byte needs no
+conversion and one multiplication. Bytes that neighbours share are in the L1 cache.
 
-Instructions bound it, not bytes: docs/lab/pixels.md has the two numbers, which are predictions so far.
+It is bound by instructions, not bytes: docs/lab/pixels.md has the two numbers, which are predictions so far.
 """
 
 import triton
@@ -16,22 +16,22 @@ TILE, WARPS = 32, 4  # sides of a tile, warps of a program
 
 @triton.jit
 def field(table, WHICH: tl.constexpr, count, n):
-    """One field of sample n. table: int64 (fields, count)."""
+    """Return one field of sample n. table: int64 (fields, count)."""
     return tl.load(table + WHICH * count + n)
 
 
 @triton.jit
 def number(table, WHICH: tl.constexpr, count, n):
-    """A field that holds the bits of a float64."""
+    """Return a field that holds the bits of a float64."""
     return field(table, WHICH, count, n).to(tl.float64, bitcast=True)
 
 
 @triton.jit
 def filters(begin, length, resized, kept, side):
-    """The filters of one axis. kept: which of the `resized` pixels, an int64 tensor.
+    """Return the filters of one axis. kept: indices into the `resized` pixels, an int64 tensor.
 
-    Returns the first pixel under each filter, the distance of its middle from the filter's, 1 / the filter's
-    reach to each side, how many pixels are under a filter at most, and where the part ends.
+    They are the first pixel under each filter, the distance of its middle from the filter's, 1 / half the
+    filter's width, the most pixels under a filter, and the end of the part.
     """
     scale = length / resized.to(tl.float64)
     support = tl.maximum(scale, 1.0)
@@ -46,14 +46,14 @@ def filters(begin, length, resized, kept, side):
 
 @triton.jit
 def triangle(starts, distances, slope, end, step):
-    """The weights of the pixels `step` after the first ones, not normalised; 0 outside of the part."""
+    """Return the weights of the pixels `step` after the first ones, not normalised; 0 outside the part."""
     height = tl.maximum(1 - tl.abs(distances + step) * slope, 0.0)
     return tl.where(starts + step < end, height, 0.0)
 
 
 @triton.jit
 def factors(starts, distances, slope, end, taps):
-    """What makes the weights of each filter sum up to 2**22."""
+    """Return the factors that make the weights of each filter sum up to 2**22."""
     total = tl.zeros_like(distances)
     for step in range(taps):
         total += triangle(starts, distances, slope, end, step)
@@ -62,7 +62,7 @@ def factors(starts, distances, slope, end, taps):
 
 @triton.jit
 def whole(weights, factor):
-    """Weights as whole numbers, the nearest."""
+    """Round weights to integers."""
     return (weights * factor + 0.5).to(tl.int32)
 
 
@@ -79,7 +79,7 @@ def resample_tiles(
     HALF: tl.constexpr = 2097152  # of 2**22
     program = tl.program_id(0)
     n = program // (ACROSS * ACROSS)
-    # x comes first: Triton gives the lanes of a warp to the first dimension where no other is contiguous
+    # x comes first: Triton spreads the lanes of a warp over the first dimension if none is contiguous
     x = program % ACROSS * TILE + tl.arange(0, TILE)[:, None]
     y = program // ACROSS % ACROSS * TILE + tl.arange(0, TILE)[None, :]
 

@@ -6,13 +6,13 @@ from typing import Any
 from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
-from gpufeed.training.cell_training import guarded, read_cell, settle_process
-from gpufeed.training.runtime_context import Place
+from gpufeed.training.cell_training import read_cell, settle_process, with_status
+from gpufeed.training.runtime_context import RuntimeContext
 
 
 def cell_document(
     cell: dict,
-    work: Callable[[Cell, Place], dict[str, Any]],
+    work: Callable[[Cell, RuntimeContext], dict[str, Any]],
     nothing: Mapping[str, Any],
     planned_on: str,
     attempt: int = 1,
@@ -20,12 +20,12 @@ def cell_document(
 ) -> dict[str, Any]:
     """Run work for a cell (Cell.asdict), and return its document.
 
-    work: returns the fields to add. nothing: their values if it is stopped, which sets status and sentence.
-    An interrupt or SIGTERM leaves no document. threads: what torch may use on the CPU, limited to the cores
-    allowed; None leaves torch's choice.
+    work: what it returns is added; it may find the RuntimeContext. nothing: its fields where it is stopped.
+    What stops it becomes status and sentence; an interrupt or SIGTERM leaves no document. threads: what torch
+    may use on the CPU, cut to the cores allowed; None leaves torch's choice.
     """
-    cell_, started_at, place = read_cell(cell), now(), Place()
+    cell_, started_at, place = read_cell(cell), now(), RuntimeContext()
     settle_process(threads)
-    status, sentence, found = guarded(cell_, lambda: work(cell_, place))
+    status, sentence, found = with_status(cell_, lambda: work(cell_, place))
     about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
     return about | nothing | (found or {})

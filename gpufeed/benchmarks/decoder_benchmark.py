@@ -76,9 +76,9 @@ class StripsBulk(Bulk):
         done = number = 0
         while done < images:
             group = self.groups[number % len(self.groups)]
-            before = sum(self.reader.tally.fell_back.values())
+            before = sum(self.reader.decode_counts.fell_back.values())
             _, batch = self.reader.read(group)
-            self.fell_back += sum(self.reader.tally.fell_back.values()) - before
+            self.fell_back += sum(self.reader.decode_counts.fell_back.values()) - before
             done, number = done + len(batch), number + 1
             yield batch
 

@@ -30,7 +30,7 @@ from gpufeed.training.cell_training import Trained, is_judged, judge, train
 from gpufeed.training.checkpoints import Checkpoints, remove_if_done, resumable
 from gpufeed.training.engines.base import TrainResult
 from gpufeed.training.recorder import epoch_entry
-from gpufeed.training.runtime_context import Place, Stores
+from gpufeed.training.runtime_context import RuntimeContext, Stores
 
 COLUMNS = {"experiment": "string", "cell_id": "string", "repeat": "int64", **STEP_COLUMNS}
 OF_ONE_PROCESS = ("warmup", "steps", "throughput", "telemetry")  # null in the record of a resumed repeat
@@ -83,7 +83,7 @@ def measure(
         asked |= {"checkpoints": checkpoints, "least_s": 0.0}
     rows: list[dict] = []
 
-    def work(cell: Cell, place: Place) -> dict[str, Any]:
+    def work(cell: Cell, place: RuntimeContext) -> dict[str, Any]:
         tuned = place.tune(cell, tuning)
         outcome = run(tuned, repeat, Path(manifest), stores, place, gate, starts, asked)
         rows.extend(outcome.rows)
@@ -115,7 +115,7 @@ def run(
     repeat: int,
     manifest: Path,
     stores: Stores,
-    place: Place,
+    place: RuntimeContext,
     gate: Path | None,
     starts: dict[str, float],
     asked: dict[str, Any],

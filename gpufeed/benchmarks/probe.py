@@ -37,7 +37,7 @@ from gpufeed.system.telemetry.process_load import shared_out_mib, tree, used
 from gpufeed.system.timing import synchronise
 from gpufeed.training.cell_training import Ready, made_ready, read_cell
 from gpufeed.training.engines.plain import PlainTrainer
-from gpufeed.training.runtime_context import Place, Stores, ahead_of
+from gpufeed.training.runtime_context import RuntimeContext, Stores, ahead_of
 from gpufeed.training.smaller_batch import fitting
 
 log = logging.getLogger("gpufeed")
@@ -63,7 +63,7 @@ def probe(cell: dict, manifest: str | Path, stores: Stores, planned_on: str, **a
     )
 
 
-def probed(cell: Cell, manifest: Path, stores: Stores, place: Place) -> dict[str, Any]:
+def probed(cell: Cell, manifest: Path, stores: Stores, place: RuntimeContext) -> dict[str, Any]:
     """Return the fields of a finished probe; raise Skip or the error that stops it."""
     free = {"host_free_mib": free_host_bytes() / MIB, "shm_free_mib": shm_mib("free")}
     held_mib = shared_out_mib(tree(os.getpid()))

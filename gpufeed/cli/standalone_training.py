@@ -24,19 +24,19 @@ from gpufeed.training.cell_training import Trained, is_judged, judge, settle_pro
 from gpufeed.training.checkpoints import CHECKPOINT, CHECKPOINT_STEPS, Checkpoints
 from gpufeed.training.distributed.rank_commands import check_one_task, nodes_of_job
 from gpufeed.training.ensure_inputs import dataset, shelf_of, stores
-from gpufeed.training.runtime_context import Place
+from gpufeed.training.runtime_context import RuntimeContext
 
 log = logging.getLogger("gpufeed")
 
 
-def train_by_hand(found: Composed, out: Path) -> None:
+def train_standalone(found: Composed, out: Path) -> None:
     """Provides what the cell reads, trains it, asks it about the evaluation split and keeps it in `out`.
 
     metrics.csv is written after each epoch; model.pt and model.json at the end. Raises GpufeedError for what
     cannot be meant and Skip for what this node lacks, the latter before anything is downloaded.
     """
     check_one_task()
-    config, started_at, place = shipped(), now(), Place()
+    config, started_at, place = shipped(), now(), RuntimeContext()
     cell = cell_from(found, config, count=devices_seen)
     checkpoints, shelf = checkpoints_of(cell, found.values, out), shelf_of(found.values)
     place.find(cell)
@@ -108,14 +108,14 @@ def devices_seen(device: str) -> int:
     return max(1, torch.cuda.device_count()) if device in ("auto", "cuda") else 1
 
 
-def accuracy(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:
+def accuracy(cell: Cell, trained: Trained, place: RuntimeContext) -> dict[str, Any]:
     """That of the evaluation split, which it also logs."""
     found = judge(cell, trained.model, trained.request, place.precision).accuracy()
     log.info("held out: top-1 %.4f, loss %.4f", found["top1"], found["loss"])
     return found
 
 
-def keep(cell: Cell, trained: Trained, place: Place, started_at: str, out: Path) -> None:
+def keep(cell: Cell, trained: Trained, place: RuntimeContext, started_at: str, out: Path) -> None:
     """Writes model.pt, which python -m gpufeed.predict reads, and model.json."""
     about = heading(cell, place.device, started_at, "done", None, planning_node(), attempt=1) | learned(
         cell, trained, place

@@ -11,10 +11,10 @@ from gpufeed.core.record import TUNED
 from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.core.retry_policy import planning_node
 from gpufeed.training.ensure_inputs import dataset, shelf_of, stores
-from gpufeed.training.runtime_context import Place, Stores
+from gpufeed.training.runtime_context import RuntimeContext, Stores
 
 
-def tune_by_hand(found: Composed, out: Path) -> None:
+def tune_standalone(found: Composed, out: Path) -> None:
     """Provide what the cell reads, tune its loader, print the table and the lines, keep tuned.json in `out`.
 
     Raises GpufeedError for what cannot be tuned and Skip for what this node lacks, before anything is
@@ -37,7 +37,7 @@ def provided(found: Composed) -> tuple[Cell, Path, Stores]:
     if reason := untunable(cell):
         some = [name for name, entry in LOADERS.items() if entry.decoders]
         raise GpufeedError(reason, "trainer=plain and a loader with workers", f"loader={some[1]}, for one")
-    Place().find(cell)
+    RuntimeContext().find(cell)
     for kind in ("loader", "augment", "model"):
         fetch(kind, getattr(cell, kind))
     shelf = shelf_of(found.values)

@@ -1,7 +1,7 @@
-"""Reading zip and tar archives that may be damaged or hostile.
+"""Read zip and tar archives that may be damaged or hostile.
 
-Nothing is unpacked by the archive's own wishes: members are handed over as names and bytes, and the
-caller decides where they go. A name that could climb out of a folder never gets that far.
+Members are yielded as names and bytes; the caller decides where they go. A name that could lead out of the
+target folder is refused.
 """
 
 import lzma
@@ -24,11 +24,11 @@ DAMAGE = (
     EOFError,
     RuntimeError,  # zipfile: encrypted member, unknown compression
     UnicodeDecodeError,
-    ValueError,  # zipfile, tarfile: numbers in a header that cannot be
+    ValueError,  # zipfile, tarfile: impossible numbers in a header
 )
 
-ZIP_STARTS = (b"PK\3\4", b"PK\5\6")  # of a file, or of the end where there is none
-IN_MEMORY = (  # headers before a member's own, with a longer name and the like: tarfile reads them whole
+ZIP_STARTS = (b"PK\3\4", b"PK\5\6")  # of the first file; of the end record if the archive is empty
+IN_MEMORY = (  # extension headers, such as long names, which tarfile reads into memory whole
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
     tarfile.SOLARIS_XHDTYPE,
@@ -52,7 +52,9 @@ class Member:
 
 
 class Header(tarfile.TarInfo):
-    """A member of a tar. tarfile takes a header that is damaged, cut off or missing for the archive's end."""
+    """A tar member. A damaged, cut-off or missing header is an error, where tarfile would see the archive's
+    end.
+    """
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> "Header":
@@ -72,11 +74,11 @@ class Header(tarfile.TarInfo):
 
 
 def members(path: Path, most: int) -> Iterator[Member]:
-    """The regular files of a zip or tar archive (gzip, bzip2, xz or none), in the archive's order.
+    """Yield the regular files of a zip or tar archive (gzip, bzip2, xz or none), in the archive's order.
 
-    most: bytes of a file that may be read; a few kilobytes of an archive can claim any number of them. Raises
-    GpufeedError for a damaged archive and, instead of handing over the member, for a name that climbs out
-    (absolute, `..`), a link of any kind, a device, and a name that comes twice.
+    most: bytes that a file may unpack to; a few kilobytes of archive can expand to any size. Raises
+    GpufeedError for a damaged archive, a name that leads out of the folder (absolute, `..`), a link of any
+    kind, a device, and a repeated name.
     """
     for member in _entries(path):
         if not member.name.endswith("/"):
@@ -84,7 +86,7 @@ def members(path: Path, most: int) -> Iterator[Member]:
 
 
 def names(path: Path) -> list[str]:
-    """The names of the regular files and, with a slash at the end, of the folders that have an entry.
+    """Return the names of the regular files and, with a slash at the end, of the folders that have an entry.
 
     Raises GpufeedError as `members` does.
     """
@@ -92,19 +94,21 @@ def names(path: Path) -> list[str]:
 
 
 def _entries(path: Path) -> Iterator[Member]:
-    """As `members`, without a bound, and with the folders that have an entry."""
+    """Yield what `members` does, without a bound on size, and the folders that have an entry."""
     with reading(path):
         yield from _zip_entries(path) if _is_zip(path) else _tar_entries(path)
 
 
 def _is_zip(path: Path) -> bool:
-    """By its first bytes: zipfile also finds a zip that stands within a tar, near its end."""
+    """Return whether the first bytes are a zip's; zipfile itself would also accept a tar that ends in
+    a zip.
+    """
     with path.open("rb") as file:
         return file.read(4) in ZIP_STARTS
 
 
 def _bounded(path: Path, member: Member, most: int) -> bytes:
-    """The member's content; raises GpufeedError if that is more than `most` bytes."""
+    """Return the member's content; raise GpufeedError if that is more than `most` bytes."""
     if member.size > most:
         raise GpufeedError(
             f"{member.name!r}, {member.size:,} bytes, in {path}",
@@ -117,7 +121,7 @@ def _bounded(path: Path, member: Member, most: int) -> bytes:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns what the readers raise for a damaged file inside the block into a GpufeedError."""
+    """Turn the errors that zipfile and tarfile raise for a damaged file into a GpufeedError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -127,13 +131,13 @@ def reading(path: Path) -> Iterator[None]:
             raise
         raise GpufeedError(
             f"{path} is damaged or cut off ({type(error).__name__}: {error})",
-            "a whole archive",
-            f"put a whole copy there, or move {path} away and run the command again, which fetches it",
+            "a complete archive",
+            f"put a complete copy there, or move {path} away and run the command again, which downloads it",
         ) from error
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether `name` can be one file or folder inside another folder, and nothing else."""
+    """Return whether `name` can be one file or folder inside another folder, and nothing else."""
     return name not in ("", ".", "..") and not any(char in "/\\:" or ord(char) < 32 for char in name)
 
 
@@ -179,7 +183,7 @@ def _zip_entries(path: Path) -> Iterator[Member]:
 def _zip_read(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     # damage shows only while a member is read, in the caller's hands
     with reading(path), archive.open(info) as file:
-        # without a number it would unpack more than the header says
+        # without a bound it could unpack more than the header says
         return _whole(file.read(info.file_size), info.filename, info.file_size)
 
 
@@ -187,7 +191,7 @@ def _tar_entries(path: Path) -> Iterator[Member]:
     seen: set[str] = set()
     with tarfile.open(path, tarinfo=Header) as archive:
         for info in archive:
-            archive.members.clear()  # it would keep a kilobyte for each
+            archive.members.clear()  # tarfile would keep about 1 KB a member
             if not (info.isfile() or info.isdir()):
                 raise _refused(path, f"{info.name!r}, a link or a device")
             if info.isdir() and info.name in (".", "./"):
@@ -198,9 +202,9 @@ def _tar_entries(path: Path) -> Iterator[Member]:
                 continue
             _once(name, path, seen)
             yield Member(name, info.size, lambda info=info: _tar_read(path, archive, info))
-        while rest := archive.fileobj.read(CHUNK):  # to the end: of what is compressed, the checksum is there
+        while rest := archive.fileobj.read(CHUNK):  # up to the checksum at the end of a compressed archive
             if rest.count(0) != len(rest):
-                raise tarfile.ReadError("something follows its end mark")
+                raise tarfile.ReadError("it has data after its end mark")
 
 
 def _tar_read(path: Path, archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:

@@ -1,6 +1,6 @@
 """CIFAR-10 from `cifar-10-python.tar.gz`: pickled batches to lossless PNG files.
 
-The pickles are read without executing anything that they name.
+The pickles are read without calling any function that they name, except a short list of harmless ones.
 Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
 """
 
@@ -26,19 +26,19 @@ from gpufeed.datasets.staging import (
     staging,
 )
 
-_ARRAY = "ndarray"  # stands for the class, which could make an array of any size
-_FROMBUFFER = np.empty(0).__reduce_ex__(5)[0]  # from an array: numpy moved it from numpy.core to numpy._core
+_ARRAY = "ndarray"  # in place of the class, which could allocate an array of any size
+_FROMBUFFER = np.empty(0).__reduce_ex__(5)[0]  # its module differs between numpy 1 and 2
 
 
 def _reconstruct(kind: str, shape: tuple[int, ...], code: bytes) -> np.ndarray:
-    """An array without values, as they all begin; shape, type and values come next."""
+    """Return an empty array, as every pickled array begins; its state brings shape, type and values."""
     if kind is not _ARRAY or shape != (0,):
         raise pickle.UnpicklingError(f"an array of shape {shape} without values")
     return np.empty(0, np.uint8)
 
 
 def _no_bytes() -> bytes:
-    """What Python 3 writes for empty bytes in pickles of protocol 2; `bytes` would take a number, too."""
+    """Return b"", as protocol 2 pickles it; the real `bytes` would also take a number and allocate."""
     return b""
 
 
@@ -57,7 +57,7 @@ ALLOWED: dict[tuple[str, str], Any] = {
 class _ArraysOnly(pickle.Unpickler):
     def __init__(self, data: bytes):
         super().__init__(io.BytesIO(data), encoding="bytes")
-        self.left = len(data)  # bytes that may still be made of text, which the pickle holds itself
+        self.left = len(data)  # bytes that `latin1` may still return: no more than the pickle itself has
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("_codecs", "encode"):
@@ -67,28 +67,28 @@ class _ArraysOnly(pickle.Unpickler):
         return ALLOWED[module, name]
 
     def latin1(self, text: str, encoding: str) -> bytes:
-        """Python 3 writes bytes in pickles of protocol 2 as `_codecs.encode(text, 'latin1')`."""
+        """Return the bytes that protocol 2 pickles as `_codecs.encode(text, 'latin1')`."""
         if encoding != "latin1":
             raise pickle.UnpicklingError(f"encoding {encoding!r} in bytes")
         self.left -= len(text)
         if self.left < 0:
-            raise pickle.UnpicklingError("it makes more bytes than it has")
+            raise pickle.UnpicklingError("it expands to more bytes than it has")
         return text.encode("latin1")
 
 
 def _check_memo(data: bytes) -> None:
-    """Raises UnpicklingError for a place in the memo that is beyond all: a list of that length is made."""
+    """Raise UnpicklingError for a huge memo index: the unpickler would allocate a list of that length."""
     for code, argument, _ in pickletools.genops(data):
         if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > len(data):
-            raise pickle.UnpicklingError(f"place {argument} in its memo")
+            raise pickle.UnpicklingError(f"memo index {argument}")
 
 
 def load_arrays(data: bytes, name: str, archive: Path) -> Any:
-    """The content of a pickle made of containers, numbers, text, bytes and numpy arrays.
+    """Return the content of a pickle made of containers, numbers, text, bytes and numpy arrays.
 
-    name, archive: where it comes from, for the message. Strings of Python 2 come as bytes.
-    What it makes takes no more memory than its own bytes let expect. Raises GpufeedError if the pickle is
-    damaged, claims more, or names anything else, which is not executed.
+    name, archive: where it comes from, for messages. Strings of Python 2 are returned as bytes. Memory use is
+    bounded by the pickle's size. Raises GpufeedError if the pickle is damaged, would allocate more, or names
+    anything else; that is not executed.
     """
     try:
         _check_memo(data)
@@ -107,13 +107,11 @@ STD = (0.2470, 0.2435, 0.2616)
 
 SPLITS = {**{f"data_batch_{number}": "train" for number in range(1, 6)}, "test_batch": "test"}
 META = "batches.meta"
-MOST_BYTES = (
-    2**27
-)  # of one of these files: 10,000 images of 3,072 bytes, with room for other pickle protocols
+MOST_BYTES = 2**27  # of a file: 10,000 images of 3,072 bytes, with room for other pickle protocols
 
 
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
-    """Writes the images as `out/images/<train|test>/<class>/*.png` and their manifest.
+    """Write the images as `out/images/<train|test>/<class>/*.png` and their manifest.
 
     Raises GpufeedError for an archive that is damaged, incomplete or names code to execute.
     """
@@ -140,7 +138,7 @@ def read_images(archive: Path) -> tuple[list[str], dict[str, tuple[np.ndarray, n
 
 
 def _read_batches(archive: Path) -> dict[str, dict]:
-    """The unpickled batches and class names by file name, keys as text."""
+    """Return the unpickled batches and class names by file name, keys as text."""
     wanted = {*SPLITS, META}
     contents = {}
     for member in members(archive, MOST_BYTES):
@@ -154,7 +152,7 @@ def _read_batches(archive: Path) -> dict[str, dict]:
         raise GpufeedError(
             f"{archive} without {', '.join(missing)}",
             f"the files {', '.join(sorted(wanted))}",
-            "fetch the archive anew: it is cut off or another one",
+            "download the archive again: this one is cut off or a different one",
         )
     return contents
 
@@ -173,7 +171,7 @@ def _text(value: object) -> str:
 
 
 def _images_and_labels(batch: dict, name: str, classes: int, archive: Path) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 images (N, 32, 32, 3) and int64 labels (N,) of one batch, checked."""
+    """Return uint8 images (N, 32, 32, 3) and int64 labels (N,) of one batch, checked."""
     data, labels = batch.get("data"), batch.get("labels")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3072,):
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
@@ -183,13 +181,13 @@ def _images_and_labels(batch: dict, name: str, classes: int, archive: Path) -> t
         raise _malformed(name, archive, f"{found} for {len(data)} images", "one label an image")
     if bad := [label for label in labels if type(label) is not int or not 0 <= label < classes]:
         raise _malformed(name, archive, f"label {bad[0]!r}", f"a number from 0 to {classes - 1}")
-    # stored as planes: (N, 3, 32, 32)
+    # the file holds planes: (N, 3, 32, 32)
     return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), np.array(labels, dtype=np.int64)
 
 
 def _malformed(name: str, archive: Path, found: str, expected: str) -> GpufeedError:
     return GpufeedError(
-        f"{found} in {name} of {archive}", expected, "fetch the archive anew and check its sha256"
+        f"{found} in {name} of {archive}", expected, "download the archive again and check its sha256"
     )
 
 

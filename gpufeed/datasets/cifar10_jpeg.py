@@ -1,8 +1,8 @@
-"""CIFAR-10 from a JPEG copy in one file, `cifar10-jpeg.npz`; the JPEG bytes are written as they are.
+"""CIFAR-10 from a JPEG copy in one file, `cifar10-jpeg.npz`; the JPEG bytes are written unchanged.
 
 The file holds `jpeg` (uint8, all files end to end), `offset` (int64 (N + 1,), where each begins),
-`label` (uint8 (N,)) and `split` (uint8 (N,): 0 train, 1 test). Its pixels went through JPEG, so
-accuracies compare only with others on the same copy.
+`label` (uint8 (N,)) and `split` (uint8 (N,): 0 train, 1 test). JPEG is lossy, so accuracies compare only with
+others on the same copy.
 """
 
 import io
@@ -24,7 +24,7 @@ DTYPES = {"jpeg": np.uint8, "offset": np.int64, "label": np.uint8, "split": np.u
 
 
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
-    """Writes the images as `out/images/<train|test>/<class>/*.jpg` and their manifest.
+    """Write the images as `out/images/<train|test>/<class>/*.jpg` and their manifest.
 
     Raises GpufeedError for a file that is damaged or whose arrays do not fit together.
     """
@@ -44,7 +44,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 
 def _read(archive: Path) -> dict[str, np.ndarray]:
-    """The four arrays, checked against one another."""
+    """Return the four arrays, checked against one another."""
     arrays = {}
     for member in members(archive, MOST_BYTES):
         if (name := member.name.removesuffix(".npy")) in DTYPES:
@@ -66,13 +66,13 @@ def _array(data: bytes, archive: Path) -> np.ndarray:
     with reading(archive):
         try:
             return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-        except MemoryError as error:  # for what its header claims
-            raise EOFError(f"an array of which {len(data)} bytes are there") from error
+        except MemoryError as error:  # the header asks for more than fits
+            raise EOFError(f"an array of which only {len(data)} bytes are there") from error
 
 
 def _misfit(archive: Path, found: str) -> GpufeedError:
     return GpufeedError(
         f"{found} in {archive}",
         "arrays jpeg (uint8), offset (int64, images + 1), label (uint8, 0 to 9), split (uint8, 0 or 1)",
-        "fetch the file anew and check its sha256",
+        "download the file again and check its sha256",
     )

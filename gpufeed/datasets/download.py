@@ -1,8 +1,8 @@
-"""A dataset's files: from a folder of archived ones, a local path or a mirror, checked before use.
+"""Fetch a dataset's files from a folder of archives, a local path or a mirror, and check them.
 
-A download survives broken connections and killed processes. Its bytes go to a `.partial` file as they come;
-a small JSON file beside it says which version of which URL they belong to, so that the next attempt can ask
-for the rest by Range and If-Range.
+A download survives broken connections and killed processes. Its bytes go to a `.partial` file as they arrive;
+a small JSON file beside it notes their URL and version, so that the next attempt can resume by Range and
+If-Range.
 """
 
 import json
@@ -26,9 +26,9 @@ from gpufeed.core.file_writes import NO_ROOM, enough_disk, sha256_of
 
 CONNECT_S, READ_S = 20, 60  # give up waiting for a connection, for the next bytes
 WINDOW_S, SLOWEST = 60, 1024  # a server slower than this many bytes/s over the window counts as stalled
-LEAST_KB_S = 16  # one slower than this many kB/s is left while there are others
+LEAST_KB_S = 16  # a server slower than this many kB/s is put off while there are others
 ATTEMPTS, BACKOFF_S, LONGEST_WAIT_S = 5, 1.0, 30.0
-GOOD_PROGRESS = 1 << 20  # an attempt that brought 1 MiB does not count as a failed one
+GOOD_PROGRESS = 1 << 20  # an attempt that fetched 1 MiB does not count as failed
 CHUNK = 1 << 18
 SILENCE = (requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError)
 TRY_AGAIN = {408, 425, 429, 500, 502, 503, 504}
@@ -39,7 +39,7 @@ class TransferFailed(Exception):
 
 
 class TooSlow(TransferFailed):
-    """This URL brings less than was asked for; what has arrived stays."""
+    """This URL is slower than `least_kb_s`; the bytes received so far are kept."""
 
 
 class _Interrupted(Exception):
@@ -48,10 +48,10 @@ class _Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the transfer should end with. size: bytes, None if unknown.
+    """What to transfer. size: bytes, None if unknown.
 
-    checked: a checksum follows, so bytes from another mirror may be continued. least_kb_s: less than that
-    over WINDOW_S, or nothing for READ_S, is too slow; 0: nothing is.
+    checked: a checksum follows, so a download may resume from another mirror. least_kb_s: a server that
+    brings less over WINDOW_S, or nothing for READ_S, is too slow; 0: no server is.
     """
 
     url: str
@@ -63,10 +63,10 @@ class Wanted:
 
 
 def transfer(want: Wanted) -> None:
-    """Brings `want.partial` to its full length, going on where it stands.
+    """Download the rest of `want.partial`, resuming where it ends.
 
-    Raises TransferFailed when the server refuses or five attempts in a row brought less than 1 MiB, TooSlow
-    when it is slower than asked for.
+    Raises TransferFailed if the server refuses or five attempts in a row fetched less than 1 MiB each, and
+    TooSlow if it is slower than `want.least_kb_s`.
     """
     failures = 0
     while not _complete(want):
@@ -85,12 +85,12 @@ def transfer(want: Wanted) -> None:
 
 
 def held(partial: Path) -> int:
-    """Bytes that have arrived so far."""
+    """Return how many bytes have arrived so far."""
     return partial.stat().st_size if partial.exists() else 0
 
 
 def discard(partial: Path) -> None:
-    """Forgets what has arrived."""
+    """Remove the partial file and its notes."""
     partial.unlink(missing_ok=True)
     _notes_path(partial).unlink(missing_ok=True)
 
@@ -100,25 +100,27 @@ def _notes_path(partial: Path) -> Path:
 
 
 def _notes(partial: Path) -> dict:
-    """What the last response said of the partial file: url, validator (ETag or date), total bytes."""
+    """Return what the last response said about the partial file: url, validator (ETag or date), total
+    bytes.
+    """
     try:
         notes = json.loads(_notes_path(partial).read_text())
-    except (OSError, ValueError):  # none yet, or cut off by a kill: the same as none
+    except (OSError, ValueError):  # none yet, or cut off by a kill
         return {}
     return notes if isinstance(notes, dict) else {}
 
 
 def _complete(want: Wanted) -> bool:
-    """Whether a killed run left the whole file behind."""
+    """Return whether a killed run left the whole file behind."""
     notes, have = _notes(want.partial), held(want.partial)
     total = want.size if want.size is not None else notes.get("total")
     return have > 0 and have == total and (want.checked or notes.get("url") == want.url)
 
 
 def _range_request(want: Wanted) -> tuple[int, dict[str, str]]:
-    """The byte to go on from and the headers that ask for it."""
+    """Return the byte to resume from and the headers that ask for it."""
     have, notes = held(want.partial), _notes(want.partial)
-    # a compressed transfer would count other bytes than the file has
+    # offsets in a compressed response would not be offsets in the file
     headers = {"Accept-Encoding": "identity"}
     validator = notes.get("validator") if notes.get("url") == want.url else None
     too_long = want.size is not None and have > want.size
@@ -131,7 +133,7 @@ def _range_request(want: Wanted) -> tuple[int, dict[str, str]]:
 
 
 def _attempt(want: Wanted) -> None:
-    """One request; raises _Interrupted when another one may help."""
+    """Make one request; raise _Interrupted if another one may help."""
     start, headers = _range_request(want)
     with requests.get(want.url, headers=headers, stream=True, timeout=(CONNECT_S, READ_S)) as response:
         status = response.status_code
@@ -141,7 +143,7 @@ def _attempt(want: Wanted) -> None:
             start, total = 0, _begun(response, want)
         elif status == 416 and start:
             discard(want.partial)
-            raise _Interrupted("the file on the server is shorter than what had arrived")
+            raise _Interrupted("the file on the server is shorter than the part received so far")
         elif status in TRY_AGAIN:
             raise _Interrupted(f"HTTP {status} {response.reason}")
         else:
@@ -150,7 +152,7 @@ def _attempt(want: Wanted) -> None:
 
 
 def _begun(response: requests.Response, want: Wanted) -> int | None:
-    """Total bytes of a response that starts at the beginning; notes its version for a later Range."""
+    """Return the total bytes of a response that starts at byte 0; note its version for a later Range."""
     length = response.headers.get("Content-Length", "")
     total = int(length) if length.isdigit() else None
     if want.size is not None and total not in (None, want.size):
@@ -165,18 +167,18 @@ def _begun(response: requests.Response, want: Wanted) -> int | None:
 
 
 def _continued(response: requests.Response, start: int, want: Wanted) -> int | None:
-    """Total bytes of a partial response; raises _Interrupted if it is not the part asked for."""
+    """Return the total bytes of a partial response; raise _Interrupted if it is not the part asked for."""
     found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", response.headers.get("Content-Range", ""))
     total = int(found[3]) if found and found[3] != "*" else None
     known = want.size if want.size is not None else _notes(want.partial).get("total")
     if not found or int(found[1]) != start or (None not in (total, known) and total != known):
         discard(want.partial)
-        raise _Interrupted("the file on the server has changed since the part that had arrived")
+        raise _Interrupted("the file on the server has changed since the earlier part was received")
     return known if total is None else total
 
 
 def _receive(response: requests.Response, want: Wanted, start: int, total: int | None) -> None:
-    """Writes the body behind the first `start` bytes; every chunk reaches the file at once."""
+    """Write the body after the first `start` bytes; each chunk reaches the file at once."""
     have, window_start, window_have = start, time.monotonic(), start
     bar = tqdm(
         total=total,
@@ -186,7 +188,7 @@ def _receive(response: requests.Response, want: Wanted, start: int, total: int |
         desc=want.partial.stem,
         disable=None if want.progress else True,
     )
-    # unbuffered, so that what has arrived outlives SIGKILL
+    # unbuffered, so that what has arrived survives SIGKILL
     with bar, want.partial.open("ab" if start else "wb", buffering=0) as file:
         # read1 returns what is there instead of waiting for a full chunk; raw: bytes as sent
         while chunk := response.raw.read1(CHUNK, decode_content=False):
@@ -206,7 +208,7 @@ def _receive(response: requests.Response, want: Wanted, start: int, total: int |
         raise _Interrupted(f"the connection ended after {have} of {total} bytes")
 
 
-STAND_INS = ("cifar10-jpeg.npz", "tiny-imagenet-40.zip")  # no download exists
+STAND_INS = ("cifar10-jpeg.npz", "tiny-imagenet-40.zip")  # nobody offers them for download
 
 log = logging.getLogger("gpufeed")
 
@@ -228,13 +230,13 @@ def fetch(
     progress: bool = True,
     least_kb_s: float = LEAST_KB_S,
 ) -> Path:
-    """Brings `file` to `target` and returns it; `target` appears only whole and checked.
+    """Fetch `file` to `target` and return it; `target` appears only complete and checked.
 
-    Looks into the folders `archives` for `file.name` first, then tries each URL. One that brings less than
-    least_kb_s in a minute is left for the next place, and goes on, however slowly, once no other gives the
-    file, the fastest first; 0: none is left. What has arrived stays in `<target>.partial`, also after
-    SIGKILL, and the next place or call goes on from there. Raises GpufeedError, with the reason for every
-    place tried, if none gives the file, and when the disk is full.
+    Looks for `file.name` in the folders `archives` first, then tries each URL. A URL that brings less than
+    least_kb_s over a minute is put off. If all others fail, those put off are tried again at any speed, the
+    fastest first; 0: no URL is put off. Received bytes stay in `<target>.partial`, also after SIGKILL; the
+    next place or call resumes from there. Raises GpufeedError if no place has the file, with the reason for
+    each, and if the disk is full.
     """
     target, archives = Path(target), [Path(folder) for folder in archives]
     partial = target.with_name(target.name + ".partial")
@@ -251,7 +253,7 @@ def fetch(
             except TooSlow as error:
                 reason = str(error)
                 slow.append(((held(partial) - had) / (time.monotonic() - began), place))
-                log.warning("%s is left for now: %s", place, reason)
+                log.warning("%s is put off: %s", place, reason)
             if reason is None:
                 os.replace(partial, target)
                 discard(partial)
@@ -269,7 +271,7 @@ def _places(file: SourceFile, archives: list[Path]) -> list[str]:
 
 
 def _try_place(place: str, file: SourceFile, partial: Path, progress: bool, least_kb_s: float) -> str | None:
-    """Fills `partial` from one place and checks it; the reason why that failed, or None.
+    """Fill `partial` from one place and check it; return why that failed, or None.
 
     Raises TooSlow for a URL that is slower than least_kb_s.
     """
@@ -294,24 +296,26 @@ def _try_place(place: str, file: SourceFile, partial: Path, progress: bool, leas
     if reason is None:
         return None
     discard(partial)
-    # bytes left by an earlier run may belong to another version: once more from the first byte
+    # bytes left by an earlier run may belong to another version: try once more from the first byte
     return _try_place(place, file, partial, progress, least_kb_s) if resumed else reason
 
 
 def _local_path(place: str) -> Path | None:
-    """The path behind a plain path or a file:// URL; None for http(s). Raises TransferFailed otherwise."""
+    """Return the path that a plain path or a file:// URL names, None for http(s); else raise
+    TransferFailed.
+    """
     url = urlsplit(place)
     if url.scheme in ("http", "https"):
         return None
     if url.scheme == "file" and url.netloc in ("", "localhost"):
         return Path(url2pathname(url.path))
     if "://" in place:
-        raise TransferFailed("not an address that can be fetched: use http(s)://, file:/// or a local path")
+        raise TransferFailed("unknown kind of URL: use http(s)://, file:/// or a local path")
     return Path(place).expanduser()
 
 
 def _mismatch(file: SourceFile, path: Path) -> str | None:
-    """How the bytes differ from what was promised; None if they do not."""
+    """Return how the bytes differ from what `file` says; None if they do not."""
     size = held(path)
     if file.size is not None and size != file.size:
         return f"{size} bytes instead of {file.size}"
@@ -321,7 +325,7 @@ def _mismatch(file: SourceFile, path: Path) -> str | None:
 
 
 def _unavailable(file: SourceFile, archives: list[Path], reasons: list[str]) -> GpufeedError:
-    """The error for a file that no place gave."""
+    """Return the error for a file that no place has."""
     folders = ", ".join(str(folder) for folder in archives)
     promised = [f"sha256 {file.sha256}"] * (file.sha256 is not None)
     promised += [f"{file.size} bytes"] * (file.size is not None)
@@ -342,7 +346,7 @@ def _unavailable(file: SourceFile, archives: list[Path], reasons: list[str]) -> 
 
 def for_job(job: Any) -> None:
     """Do the work of rule download, a gpufeed.job.Job."""
-    # places come from the config and not from params: a new mirror is no reason to fetch again
+    # URLs come from the config and not from params: a new mirror is no reason to download again
     rows = job.config["sources"][job.wildcards.dataset]["files"]
     urls = next(row.get("urls") for row in rows if row["name"] == job.params.file["name"]) or ()
     file = SourceFile(urls=tuple(urls), **job.params.file)

@@ -22,12 +22,12 @@ CLASSES = [
     "Bag",
     "Ankle boot",
 ]
-# of the training set's pixels in 0..1; the same three times, as decoders expand grayscale to RGB
+# of the training set's pixels in 0..1; three times the same, since decoders expand grayscale to RGB
 LOOKS = Looks((0.2860,) * 3, (0.3530,) * 3)
 
 
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
-    """Writes the images as `out/images/<train|test>/<class>/*.png` (one channel) and their manifest.
+    """Write the images as `out/images/<train|test>/<class>/*.png` (one channel) and their manifest.
 
     Raises GpufeedError for a missing or damaged file and for images and labels that do not match.
     """
@@ -36,7 +36,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 
 def _by_name(archives: list[Path]) -> dict[str, Path]:
-    """The four files by name."""
+    """Return the four files by name."""
     files = {Path(path).name: Path(path) for path in archives}
     wanted = [name for pair in FILES.values() for name in pair]
     if sorted(files) != sorted(wanted):

@@ -1,7 +1,7 @@
-"""Another dataset's images in gray and one size, sent through the idx files that Fashion-MNIST comes in.
+"""Another dataset's images, made gray and of one size, written as idx files and read back.
 
-Real images take the way of an idx dataset with it where Fashion-MNIST itself cannot be fetched. The four
-files stay beside the images, in `out/idx`. What is measured on them says nothing of Fashion-MNIST.
+It exercises the idx layout with real images where Fashion-MNIST itself cannot be downloaded. The four files
+stay in `out/idx`, beside the images. Results on them say nothing about Fashion-MNIST.
 """
 
 from dataclasses import asdict, dataclass, fields
@@ -15,24 +15,24 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk
 from gpufeed.datasets.idx import FILES, MOST_LABELS, lay_out, write_idx
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.staging import check_keys, only_manifest
+from gpufeed.datasets.staging import check_keys, impossible, only_manifest
 from gpufeed.decoders.pillow import rgb
 
 
 @dataclass(frozen=True)
 class Options:
-    """of: the dataset whose images they are; size: side in pixels."""
+    """of: the dataset that the images come from; size: side in pixels."""
 
     of: str
     size: int
 
 
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
-    """Writes the four idx files below `out/idx`, and from these the images and their manifest.
+    """Write the four idx files below `out/idx`, and from these the images and their manifest.
 
-    archives: the manifest of the dataset `of`, and nothing else. Classes, labels and splits are its own, in
-    its order; mean and std are those of the gray training pixels. Raises GpufeedError for options that are
-    unknown or impossible, more classes than a byte can name, and a dataset that holds no image out.
+    archives: the manifest of the dataset `of`, and nothing else. Classes, labels, splits and order are those
+    of `of`; mean and std are those of the gray training pixels. Raises GpufeedError for options that are
+    unknown or impossible, more classes than a byte can name, and a dataset without an evaluation split.
     """
     choice = parse_options(options)
     given = given_manifest(archives, choice)
@@ -54,32 +54,25 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 
 def gray(file: Path, size: int) -> np.ndarray:
-    """uint8 (size, size): an image as luma (ITU-R 601), resampled linearly with Pillow's antialiasing."""
+    """Return an image as luma (ITU-R 601), uint8 (size, size), resized by Pillow's antialiased bilinear
+    filter.
+    """
     luma = Image.fromarray(rgb(file.read_bytes())).convert("L")
     return np.asarray(luma.resize((size, size), Image.Resampling.BILINEAR))
 
 
 def parse_options(options: dict) -> Options:
-    """The options, checked; raises GpufeedError for one that is missing, unknown or impossible."""
+    """Return the options, checked; raise GpufeedError for one that is missing, unknown or impossible."""
     names = [field.name for field in fields(Options)]
-    check_keys(options, names, "gray_idx")
-    for name in names:
-        if name not in options:
-            raise GpufeedError(
-                f"no {name!r} in the options of layout gray_idx", " and ".join(names), f"add {name}"
-            )
+    check_keys(options, names, "gray_idx", required=names)
     size = options["size"]
     if type(size) is not int or not 1 <= size <= 1024:
-        raise GpufeedError(
-            f"size: {size!r} in the options of layout gray_idx",
-            "a whole number of pixels from 1 to 1024",
-            "change size in the config",
-        )
+        raise impossible("gray_idx", "size", size, "a whole number of pixels from 1 to 1024")
     return Options(**options)
 
 
 def given_manifest(archives: list[Path], options: Options) -> Manifest:
-    """The manifest of the dataset `of`; raises GpufeedError unless it is that one and fits into idx."""
+    """Return the manifest of the dataset `of`; raise GpufeedError if an idx file cannot hold its labels."""
     given = only_manifest(archives, "gray_idx", options.of)
     if len(given.info.classes) > MOST_LABELS:
         raise GpufeedError(

@@ -1,7 +1,7 @@
-"""The idx files of MNIST and its like: four gzipped files of uint8 images and labels, read and written.
+"""Read and write the idx files of MNIST and its like: four gzipped files of uint8 images and labels.
 
-Source: the idx format is the one of MNIST (Y. LeCun, C. Cortes). A file begins with 0, 0, the type (8:
-uint8) and the number of dimensions, then each dimension as a big-endian uint32, then the values.
+Source: the idx format of MNIST (Y. LeCun, C. Cortes). A file begins with 0, 0, the type (8: uint8) and the
+number of dimensions, then each dimension as a big-endian uint32, then the values.
 """
 
 import gzip
@@ -24,13 +24,13 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
 }
 MOST_LABELS = 256  # a label is one byte
-MOST_BYTES = 2**27  # of a file, unpacked: MNIST and its like have 47 MB of training images
-AT_ONCE = 4096  # images whose pixels are counted at a time
+MOST_BYTES = 2**27  # of an unpacked file: MNIST and its like have 47 MB of training images
+AT_ONCE = 4096  # images whose pixels are counted at once
 
 
 @dataclass(frozen=True)
 class Looks:
-    """Mean and standard deviation of the training set's pixels in 0..1, three times the one of gray."""
+    """Mean and standard deviation of the training set's pixels in 0..1; of gray, three times the same."""
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -46,11 +46,11 @@ def lay_out(
     source: dict | None = None,
     most: int = MOST_BYTES,
 ) -> Manifest:
-    """Writes the images as `out/images/<train|test>/<class>/*.png` (one channel) and their manifest.
+    """Write the images as `out/images/<train|test>/<class>/*.png` (one channel) and their manifest.
 
-    files: the four of FILES by name. looks: measured from the training pixels if not given. source: what
-    the manifest says of where the files come from, beside their checksums. most: as in `read_idx`. Raises
-    GpufeedError for a damaged file and for images and labels that do not match.
+    files: the four of FILES by name. looks: by default measured from the training pixels. source: where the
+    files come from, noted in the manifest beside their checksums. most: as in `read_idx`. Raises GpufeedError
+    for a damaged file and for images and labels that do not match.
     """
     folders = [name.replace("/", "-").replace(" ", "_") for name in classes]
     with staging(out) as stage:
@@ -70,7 +70,7 @@ def lay_out(
 
 
 def measured(images: np.ndarray) -> Looks:
-    """The looks of uint8 images (N, H, W), N at least 1, from the count of each value."""
+    """Return the Looks of uint8 images (N, H, W), N at least 1, from a histogram of their values."""
     counts = np.zeros(256, np.int64)
     for start in range(0, len(images), AT_ONCE):
         counts += np.bincount(images[start : start + AT_ONCE].ravel(), minlength=256)
@@ -81,7 +81,7 @@ def measured(images: np.ndarray) -> Looks:
 
 
 def read_split(files: dict[str, Path], split: str, classes: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 images (N, H, W) and uint8 labels (N,), checked against each other."""
+    """Return uint8 images (N, H, W) and uint8 labels (N,), checked against each other."""
     image_file, label_file = (files[name] for name in FILES[split])
     images, labels = read_idx(image_file, 3, most), read_idx(label_file, 1, most)
     if len(images) != len(labels):
@@ -92,15 +92,15 @@ def read_split(files: dict[str, Path], split: str, classes: int, most: int) -> t
 
 
 def read_idx(path: Path, dimensions: int, most: int = MOST_BYTES) -> np.ndarray:
-    """The uint8 array of a gzipped idx file, `most` bytes at most.
+    """Return the uint8 array of a gzipped idx file.
 
-    Raises GpufeedError if type or dimensions differ, the data is cut off, or it would be larger.
+    Raises GpufeedError if type or dimensions differ, the data is cut off, or it has more than `most` bytes.
     """
     start = 4 + 4 * dimensions
     with reading(path), gzip.open(path) as file:
         header = file.read(start)
         shape = struct.unpack(f">{dimensions}I", header[4:]) if len(header) == start else ()
-        # not all of it: a small file can unpack to any number of bytes
+        # bounded: a small file can unpack to any number of bytes
         data = file.read(prod(shape) + 1) if prod(shape) <= most else b""
     magic = bytes([0, 0, 8, dimensions])
     if header[:4] != magic:
@@ -117,11 +117,11 @@ def read_idx(path: Path, dimensions: int, most: int = MOST_BYTES) -> np.ndarray:
 
 
 def write_idx(array: np.ndarray, path: Path) -> None:
-    """Writes a uint8 array as a gzipped idx file, whole or not at all; the same bytes each time."""
+    """Write a uint8 array as a gzipped idx file, whole or not at all, reproducibly."""
     header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     with whole(path, shared=True) as partial:
         partial.write_bytes(gzip.compress(header + array.tobytes(), mtime=0))
 
 
 def _malformed(path: Path, found: str, expected: str) -> GpufeedError:
-    return GpufeedError(f"{found} in {path}", expected, "fetch the file anew and check its sha256")
+    return GpufeedError(f"{found} in {path}", expected, "download the file again and check its sha256")

@@ -1,7 +1,7 @@
-"""Images of your own in folders of their classes, as torchvision's ImageFolder reads them.
+"""Your own images in one folder a class, as torchvision's ImageFolder reads them.
 
 `train/CLASS/...` beside `val/CLASS/...` (or valid, validation, test), or `CLASS/...` alone, of which a share
-of each class is held out. `manifest_in_place` copies and holds out nothing.
+of each class is held out. `manifest_in_place` neither copies nor holds out anything.
 """
 
 import hashlib
@@ -38,6 +38,7 @@ from gpufeed.datasets.staging import (
     checksums,
     header_shape,
     image_path,
+    impossible,
     only_archive,
     staging,
 )
@@ -45,18 +46,18 @@ from gpufeed.decoders.encoded_file import MOST_BYTES
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TRAIN, EVALUATION = "train", ("val", "valid", "validation", "test")
-NO_IMAGE = "files are no images by their names and are not used"
-NO_CLASS = "images lie in no folder of a class and are not used"
+NO_IMAGE = "files are not named like images and are not used"
+NO_CLASS = "images lie in no class folder and are not used"
 NO_SPLIT = "images lie in folders beside those of the two splits and are not used"
-EMPTY = "folders hold no image to train on and are no classes"
-NOT_PLAIN = "a colon, a backslash, a control character, or bytes that are no UTF-8"
+EMPTY = "folders hold no training images and are not classes"
+NOT_PLAIN = "a colon, a backslash, a control character, or bytes that are not UTF-8"
 
 log = logging.getLogger("gpufeed")
 
 
 @dataclass(frozen=True)
 class Options:
-    """evaluation_share: of each class, where no folder says what is held out; drawn by `seed`."""
+    """evaluation_share: of each class, drawn by `seed`, if no folder holds an evaluation split."""
 
     evaluation_share: float = 0.1
     seed: int = 0
@@ -76,19 +77,19 @@ class Placed:
         return {name: label for label, name in enumerate(self.classes)}
 
     def label(self, folder: str) -> int:
-        """Of an image in a class's folder, or in one in it."""
+        """Return the label of an image in a class folder or in a folder below one."""
         return self.labels[folder.partition("/")[0]]
 
 
 def reorganise(
     archives: list[Path], out: Path, dataset: str, options: dict, limit: int | None = None
 ) -> Manifest:
-    """Links, copies or writes `out/images/<split>/<class>/...`, bytes as they are, and their manifest.
+    """Link, copy or write `out/images/<split>/<class>/...`, bytes unchanged, and their manifest.
 
-    archives: a folder, or one zip or tar. limit: images to train on at most, as gpufeed.datasets.quantity
-    chooses them. Samples stand in the manifest by split (train first), label and
-    name. Raises GpufeedError for options that are unknown or impossible, a damaged archive, fewer than two
-    classes, a class to evaluate that nothing trains, and a name that could not be kept.
+    archives: a folder, or one zip or tar. limit: training images at most, as gpufeed.datasets.quantity
+    chooses them. The manifest is sorted by split (train first), label and name. Raises GpufeedError for
+    options that are unknown or impossible, a damaged archive, fewer than two classes, an evaluation class
+    without training images, and a name that cannot be kept.
     """
     choice, source = parse_options(options), only_archive(archives, "image_folder")
     names = names_below(source) if source.is_dir() else archive.names(source)
@@ -107,9 +108,9 @@ def reorganise(
 
 
 def origin(source: Path, names: list[str] | None = None) -> dict[str, str]:
-    """Return what tells a folder, or an archive of one, from others, for DatasetInfo.source.
+    """Return what identifies a folder or an archive of one, for DatasetInfo.source.
 
-    names: of what is below the folder, where they are known. Raises GpufeedError as names_below does.
+    names: what is below the folder, if known. Raises GpufeedError as names_below does.
     """
     if source.is_file():
         return checksums([source])
@@ -118,32 +119,26 @@ def origin(source: Path, names: list[str] | None = None) -> dict[str, str]:
 
 
 def within(found: Placed, limit: int) -> dict[str, tuple[str, str, str]]:
-    """Return the places of the images that `limit` leaves."""
+    """Return the places of the images that `limit` keeps."""
     rows = [(image_path(*place), found.label(place[1]), place[0]) for place in found.places.values()]
     keep = chosen(pd.DataFrame(rows, columns=["path", "label", "split"]), limit)
     return {name: place for (name, place), stays in zip(found.places.items(), keep, strict=True) if stays}
 
 
 def parse_options(options: dict) -> Options:
-    """The options, checked; raises GpufeedError for one that is unknown or impossible."""
+    """Return the options, checked; raise GpufeedError for one that is unknown or impossible."""
     check_keys(options, {field.name for field in fields(Options)}, "image_folder")
     choice = Options(**options)
     share, seed = choice.evaluation_share, choice.seed
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
-        raise _impossible("evaluation_share", share, "a share between 0 and 1")
+        raise impossible("image_folder", "evaluation_share", share, "a share between 0 and 1")
     if type(seed) is not int or seed < 0:
-        raise _impossible("seed", seed, "a whole number from 0 on")
+        raise impossible("image_folder", "seed", seed, "a whole number from 0 on")
     return choice
 
 
-def _impossible(name: str, found: object, expected: str) -> GpufeedError:
-    return GpufeedError(
-        f"{name}: {found!r} in the options of layout image_folder", expected, f"change {name} in the config"
-    )
-
-
 def contents(source: Path, places: Mapping[str, object]) -> Iterator[tuple[str, "bytes | Path"]]:
-    """(name, file or its bytes) of each image, in the order of the source."""
+    """Yield (name, file or its bytes) of each image, in the order of the source."""
     if source.is_dir():
         yield from ((name, source / name) for name in places)
         return
@@ -171,7 +166,7 @@ def found_in(names: list[str], source: Path) -> Found:
     images = [name for name in names if is_image(name)]
     left_out = Counter({NO_IMAGE: sum(not name.endswith("/") for name in names) - len(images)})
     parts = {name: name.split("/") for name in images}
-    way: list[str] = []  # to the folders of classes
+    way: list[str] = []  # to the class folders
     if len({first for first, *_ in parts.values()}) == 1 and any(len(part) > 2 for part in parts.values()):
         way = [images[0].split("/")[0]]  # one folder around all
         parts = {name: part[1:] for name, part in parts.items()}
@@ -199,8 +194,8 @@ def placed(names: list[str], choice: Options, source: Path) -> Placed:
     places, classes, held_out, left_out = found.places, found.classes, found.held_out, found.left_out
     if len(classes) < 2:
         raise GpufeedError(
-            f"{len(classes)} folders of classes with images to train on in {source}",
-            "two at least: CLASS/IMAGE, or train/CLASS/IMAGE and val/CLASS/IMAGE",
+            f"{len(classes)} class folders with training images in {source}",
+            "at least two: CLASS/IMAGE, or train/CLASS/IMAGE and val/CLASS/IMAGE",
             f"sort the images ({', '.join(SUFFIXES)}) into such folders",
         )
     check(places, classes, source)
@@ -211,21 +206,23 @@ def placed(names: list[str], choice: Options, source: Path) -> Placed:
     if not any(split == held_out for split, _ in places.values()):
         raise GpufeedError(
             f"one image a class in {source}",
-            "more, of which some are held out for evaluation",
-            "add images, or folders train and val",
+            "at least two, since some are held out for evaluation",
+            "add images, or make folders train and val",
         )
     whole = {name: (split, "/".join(rest[:-1]), rest[-1]) for name, (split, rest) in places.items()}
     return Placed(whole, classes, held_out, {why: count for why, count in left_out.items() if count})
 
 
 def folders_in(names: list[str], way: list[str]) -> set[str]:
-    """The folders in the one that `way` leads to, by names as core.image_listing.names_below gives them."""
+    """Return the folders in the one that `way` leads to. names: as core.image_listing.names_below returns
+    them.
+    """
     parts = (name.split("/")[:-1] for name in names if not is_hidden(name))
     return {part[len(way)] for part in parts if part[: len(way)] == way and len(part) > len(way)}
 
 
 def drawn(places: Mapping[str, tuple[str, list[str]]], classes: list[str], choice: Options) -> list[str]:
-    """The images to hold out: of each class its share, one at least, and never all."""
+    """Return the images to hold out: a share of each class, at least one image and never all."""
     of_class: dict[str, list[str]] = {name: [] for name in classes}
     for name, (_, rest) in places.items():
         of_class[rest[0]].append(name)
@@ -241,9 +238,9 @@ def check(places: Mapping[str, tuple[str, list[str]]], classes: list[str], sourc
     """Raise GpufeedError for evaluation classes without training images, and names that cannot be kept."""
     if strange := sorted({rest[0] for _, rest in places.values()} - set(classes)):
         raise GpufeedError(
-            f"{len(strange)} classes to evaluate that nothing trains, the first {strange[0]!r}, in {source}",
+            f"{len(strange)} evaluation classes without training images, first {strange[0]!r}, in {source}",
             "the classes of train",
-            "add them to train, or rename the folder that holds them out",
+            "add them to train, or rename the folder of the evaluation split",
         )
     if bad := [name for name, (_, rest) in places.items() if not all(map(can_be_kept, rest))]:
         raise GpufeedError(
@@ -254,12 +251,12 @@ def check(places: Mapping[str, tuple[str, list[str]]], classes: list[str], sourc
 
 
 def can_be_kept(name: str) -> bool:
-    """Whether a name can be a file's on any node, and text in a manifest."""
+    """Return whether a name is possible for a file on any node and can be text in a manifest."""
     return is_plain_name(name) and not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 IN_PLACE = "plain_folder"
-THREADS = 8  # read headers: on a network disk each answer takes a while
+THREADS = 8  # to read headers: on a network disk each read waits
 
 
 def manifest_in_place(folder: Path) -> Manifest:

@@ -33,7 +33,7 @@ META_KEY = b"gpufeed"
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What holds for a dataset as a whole. mean and std are per RGB channel, of pixels in 0..1."""
+    """Facts about a dataset as a whole. mean and std are per RGB channel, of pixels in 0..1."""
 
     dataset: str
     layout: str
@@ -45,7 +45,7 @@ class DatasetInfo:
     source: dict = field(default_factory=dict)  # file name -> sha256, or a generator's parameters; QUANTITY
     # [{"path", "reason"}] of files that nobody can decode and that therefore have no row
     quarantined: list[dict[str, str]] = field(default_factory=list)
-    resize: tuple[int, int] | None = None  # (height, width) of what loaders yield, if not that of the files
+    resize: tuple[int, int] | None = None  # (height, width) that loaders yield, if not that of the files
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Manifest:
         return len(self.table)
 
     def ids(self, split: str) -> np.ndarray:
-        """Sample ids of a split, ascending, int64 (n,)."""
+        """Return the sample ids of a split, ascending, int64 (n,)."""
         ids = np.flatnonzero((self.table["split"] == split).to_numpy())
         if not len(ids):
             splits = ", ".join(sorted(self.table["split"].unique()))
@@ -72,11 +72,11 @@ class Manifest:
         return ids.astype(np.int64)
 
     def labels(self) -> np.ndarray:
-        """Labels by sample id, int64 (n,)."""
+        """Return the labels by sample id, int64 (n,)."""
         return self.table["label"].to_numpy(dtype=np.int64)
 
     def sizes(self) -> np.ndarray:
-        """Height and width of each file by sample id, int64 (n, 2)."""
+        """Return the height and width of each file by sample id, int64 (n, 2)."""
         return self.table[["height", "width"]].to_numpy(dtype=np.int64)
 
     @property
@@ -87,10 +87,10 @@ class Manifest:
     def pixels(self, sample_id: int, seed: int = 0, epoch: int = 0) -> np.ndarray:
         """Make the pixels of a sample of a `made` dataset, uint8 (H, W, 3), resized to `image_size`.
 
-        They are a function of the dataset's seed and the sample's own number. Those of a Dataset by reference
-        may draw: they are one of the seed of an order, the epoch and the sample.
+        They depend on the dataset's seed and the sample's own number alone. A user's Dataset may draw random
+        numbers: its pixels depend on the order's seed, the epoch and the sample.
         """
-        split, _, number = self.table["path"].iat[sample_id].rpartition("/")  # its own number, in a part too
+        split, _, number = self.table["path"].iat[sample_id].rpartition("/")  # the same in a subset
         if is_reference(self.info.layout):
             from gpufeed import plugins  # both import torch
             from gpufeed.system import random_draws
@@ -105,22 +105,22 @@ class Manifest:
         return resized(image, self.info.resize) if self.info.resize else image
 
     def files_root(self) -> Path:
-        """The folder to which the paths are relative: `root`, or where its archive is unpacked on this node.
+        """Return the folder of the files on this node: `root`, or where its archive is unpacked.
 
-        Every reader of files asks here, and the first one on a node waits for the unpacking. Raises
-        GpufeedError as gpufeed.datasets.packed.files_at does.
+        The first call on a node waits for the unpacking. Raises GpufeedError as
+        gpufeed.datasets.packed.files_at does.
         """
         return self.root if self.made else files_at(self.root)
 
     def paths(self) -> list[Path]:
-        """Files by sample id, on this node."""
+        """Return the files by sample id, on this node."""
         folder = self.files_root()
         return [folder / path for path in self.table["path"]]
 
     def image_size(self) -> tuple[int, int]:
-        """(height, width) of what loaders yield: `resize`, or the size that all files share.
+        """Return (height, width) of what loaders yield: `resize`, or the size that all files share.
 
-        Raises GpufeedError where files differ and nothing says to what size they are brought.
+        Raises GpufeedError if the files differ in size and `resize` is not set.
         """
         if self.info.resize:
             return self.info.resize
@@ -129,13 +129,13 @@ class Manifest:
             raise GpufeedError(
                 f"{len(sizes)} image sizes in {self.info.dataset}",
                 "one height and width for the whole dataset",
-                "give its source `resize: [height, width]` and prepare it again, or take a recipe that crops "
+                "give its source `resize: [height, width]` and prepare it again, or use a recipe that crops "
                 "and resizes",
             )
         return int(sizes["height"].iloc[0]), int(sizes["width"].iloc[0])
 
     def write(self) -> Path:
-        """Writes `manifest.parquet` into root, whole or not at all; returns its path."""
+        """Write `manifest.parquet` into root, whole or not at all; return its path."""
         schema = pa.schema(COLUMNS.items(), metadata={META_KEY: json.dumps(asdict(self.info)).encode()})
         table = pa.Table.from_pandas(self.table[list(COLUMNS)], schema=schema, preserve_index=False)
         path = self.root / "manifest.parquet"
@@ -145,7 +145,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: str | Path) -> "Manifest":
-        """Reads a manifest file; raises GpufeedError if it is missing or not one of ours."""
+        """Read a manifest file; raise GpufeedError if it is missing or not a manifest of gpufeed."""
         path = Path(path)
         try:
             table = pq.read_table(path)

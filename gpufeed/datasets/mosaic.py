@@ -1,8 +1,8 @@
 """Mosaics: images of any size put together from the real images of another dataset.
 
-Image i depends on (seed, i), the options and the other dataset, not on the images before it. Larger images
-than a dataset's own are tiles side by side, smaller ones a crop of one tile. Each is encoded once, as
-baseline JPEG 4:2:0 with the standard Huffman tables, and has whole MCUs, so that it fits into strips.
+Image i depends on (seed, i), the options and the other dataset, not on the images before it. An image larger
+than the dataset's own is a grid of tiles, a smaller one a crop of one tile. Each is encoded once, as baseline
+JPEG 4:2:0 with the standard Huffman tables and whole MCUs, so that it can go into strips.
 """
 
 import io
@@ -16,10 +16,10 @@ from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import check_keys, only_manifest, staging
+from gpufeed.datasets.staging import check_keys, impossible, only_manifest, staging
 from gpufeed.system.processes import run
 
-MCU = 16  # pixels a side of the smallest unit that 4:2:0 encodes
+MCU = 16  # side in pixels of the smallest unit that 4:2:0 encodes
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Tile:
-    """A rectangle of one file: its pixels from (top, left) on go to (row, column) of the mosaic."""
+    """A rectangle of one file: its pixels from (top, left) on are copied to (row, column) of the mosaic."""
 
     file: Path
     top: int
@@ -45,7 +45,7 @@ class Tile:
 
 
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
-    """Writes mosaics below `out/images/train/` and their manifest, mean and std as those of their tiles.
+    """Write mosaics below `out/images/train/` and their manifest, mean and std as those of their tiles.
 
     archives: the manifest of the dataset `of`, and nothing else. The label is that of the first tile. Raises
     GpufeedError for options that are unknown or impossible, and for tiles of several sizes.
@@ -71,45 +71,37 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 
 def parse_options(options: dict) -> Options:
-    """The options, checked; raises GpufeedError for one that is missing, unknown or impossible."""
-    check_keys(options, {field.name for field in fields(Options)}, "mosaic")
-    for name in ("of", "size", "count"):
-        if name not in options:
-            raise GpufeedError(
-                f"no {name!r} in the options of layout mosaic", "of, size and count", f"add {name}"
-            )
+    """Return the options, checked; raise GpufeedError for one that is missing, unknown or impossible."""
+    names = {field.name for field in fields(Options)}
+    check_keys(options, names, "mosaic", required=("of", "size", "count"))
     choice = Options(**options)
     bounds = {"size": (MCU, 16_384), "count": (1, 10**7), "quality": (1, 100), "seed": (0, 10**9)}
     for name, (least, most) in bounds.items():
         value = getattr(choice, name)
         if type(value) is not int or not least <= value <= most:
-            raise _impossible(name, value, f"a whole number from {least} to {most}")
+            raise impossible("mosaic", name, value, f"a whole number from {least} to {most}")
     if choice.size % MCU:
-        raise _impossible("size", choice.size, f"a multiple of {MCU} pixels, so that its MCUs are whole")
+        raise impossible(
+            "mosaic", "size", choice.size, f"a multiple of {MCU} pixels, so that its MCUs are whole"
+        )
     return choice
 
 
-def _impossible(name: str, found: object, expected: str) -> GpufeedError:
-    return GpufeedError(
-        f"{name}: {found!r} in the options of layout mosaic", expected, f"change {name} in the config"
-    )
-
-
 def processes(options: Options) -> int:
-    """Processes that encode: one for each 0.5 s of work, as many as there are cores at most."""
+    """Return how many processes encode: one for each 0.5 s of work, at most one a core."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, 1 + options.count * options.size**2 // 2**24)
 
 
 def tiles_of(archives: list[Path], options: Options) -> Manifest:
-    """The manifest that the tiles come from; raises GpufeedError unless it is just that one."""
+    """Return the manifest that the tiles come from; raise GpufeedError if its images differ in size."""
     manifest = only_manifest(archives, "mosaic", options.of)
     manifest.image_size()
     return manifest
 
 
 def colour_ids(tiles: Manifest) -> np.ndarray:
-    """Sample ids of the training images with colour, int64 (n,); raises GpufeedError if there is none."""
+    """Return the ids of the training images in colour, int64 (n,); raise GpufeedError if there is none."""
     ids = tiles.ids("train")
     ids = ids[tiles.table["channels"].to_numpy()[ids] == 3]
     if not len(ids):
@@ -120,7 +112,7 @@ def colour_ids(tiles: Manifest) -> np.ndarray:
 
 
 def plan(index: int, tiles: Manifest, colour: np.ndarray, options: Options) -> tuple[int, list[Tile]]:
-    """(sample id of the first tile, all tiles) of mosaic `index`; colour: ids that may be drawn."""
+    """Return (sample id of the first tile, all tiles) of mosaic `index`; colour: ids that may be drawn."""
     random = np.random.default_rng([options.seed, index])
     height, width = tiles.image_size()
     top = int(random.integers(max(0, height - options.size) + 1))
@@ -136,7 +128,7 @@ def plan(index: int, tiles: Manifest, colour: np.ndarray, options: Options) -> t
 
 
 def encode(tiles: list[Tile], options: Options) -> bytes:
-    """The tiles as one JPEG file; what reaches over its lower and right edge is cut off."""
+    """Return the tiles as one JPEG file, cut off at its lower and right edge."""
     pixels = np.empty((options.size, options.size, 3), np.uint8)
     for tile in tiles:
         with Image.open(tile.file) as image:

@@ -1,16 +1,15 @@
-"""Images of random bytes that no file holds: the loading process makes them (Manifest.pixels).
+"""Images of random bytes without files: `Manifest.pixels` makes them in the loading process.
 
-`Manifest.pixels` makes them. The notebook on pipelining makes its images like this, in its Dataset's
-`__getitem__`, since their content does not matter. Here a sample always has the same pixels.
+The notebook on pipelining makes its images like this, in its Dataset's `__getitem__`, since their content
+does not matter. Here a sample always has the same pixels.
 """
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.image_folder import MEAN, STD
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import check_keys, staging
+from gpufeed.datasets.staging import check_keys, impossible, staging
 
 LEAST = {"count": 2, "size": 8, "classes": 2, "seed": 0}
 
@@ -45,9 +44,5 @@ def parse_options(options: dict) -> Options:
     choice = asdict(Options(**options))
     for name, least in LEAST.items():
         if type(choice[name]) is not int or choice[name] < least:
-            raise GpufeedError(
-                f"{name}: {choice[name]!r} in the options of layout noise",
-                f"a whole number, {least} or more",
-                f"change {name} in the config",
-            )
+            raise impossible("noise", name, choice[name], f"a whole number, {least} or more")
     return Options(**choice)

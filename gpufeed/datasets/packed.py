@@ -1,10 +1,10 @@
-"""A dataset's image files as one archive beside its manifest, for file systems on which files are counted.
+"""A dataset's image files as one archive beside its manifest, for file systems with a quota of files.
 
-`images.tar` holds them uncompressed, in the order of their names, without times and owners: the same bytes
-on every machine. A node unpacks it once for all its jobs, and each job checks what it finds. The files lie in
-`$GPUFEED_UNPACK`, or else `$TMPDIR`, in a folder of the user's own, below a name that ends in the archive's
-digest. They stay there when a job ends, for the next one on the node; Slurm removes a `$TMPDIR` that is a
-job's own. No third-party library and no threads: the gate asks for the files before it forks.
+`images.tar` holds them uncompressed, in the order of their names, without times and owners: the same bytes on
+every machine. A node unpacks it once for all its jobs, and each job checks the files. They lie in
+`$GPUFEED_UNPACK`, or else `$TMPDIR`, in the user's own folder, below a name that ends in the archive's
+digest. They stay there for the next job on the node, unless Slurm removes the `$TMPDIR` of each job. This
+module uses no third-party library and no threads, since the equivalence check calls it before it forks.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ class Packed:
 
 
 class Hashed:
-    """A file whose bytes go into a sha256 as they pass; enough of a file for tarfile's streams."""
+    """A file that hashes what is read or written; it has the methods that tarfile's streams need."""
 
     def __init__(self, file: IO[bytes]):
         self.file, self.sha256, self.bytes = file, hashlib.sha256(), 0
@@ -64,15 +64,15 @@ class Hashed:
 
 
 def is_packed(root: Path) -> bool:
-    """Whether the files of the dataset in `root` lie in an archive there."""
+    """Return whether the files of the dataset in `root` lie in an archive there."""
     return (root / SIDECAR).exists()
 
 
 def pack(stage: Path, out: Path) -> Packed:
-    """Writes the archive of `stage/images` and its sidecar into `out`, then, last, stage's manifest.
+    """Write the archive of `stage/images` and its sidecar into `out`, then, last, stage's manifest.
 
-    Each file is there whole or not at all. Raises GpufeedError for a full disk, for a name that could lead
-    out of a folder, and for what is neither file nor folder.
+    Each file is written whole or not at all. Raises GpufeedError for a full disk, for a name that could lead
+    out of a folder, and for anything that is neither file nor folder.
     """
     archive, manifest = out / ARCHIVE, (stage / MANIFEST).read_bytes()
     with enough_disk(out):
@@ -87,7 +87,9 @@ def pack(stage: Path, out: Path) -> Packed:
 
 
 def write_tar(stage: Path, file: IO[bytes]) -> tuple[int, int, Hashed]:
-    """(files, their bytes, what went through) of the archive of `stage/images`, written to `file`."""
+    """Write the archive of `stage/images` to `file`; return the number of files, their bytes, and its
+    hash.
+    """
     through, count, size = Hashed(file), 0, 0
     with tarfile.open(fileobj=through, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(files_below(stage / IMAGES)):
@@ -95,13 +97,13 @@ def write_tar(stage: Path, file: IO[bytes]) -> tuple[int, int, Hashed]:
             with path.open("rb") as image:
                 info.size = os.fstat(image.fileno()).st_size
                 tar.addfile(info, image)
-            tar.members.clear()  # it would keep a kilobyte for each
+            tar.members.clear()  # tarfile would keep about 1 KB a member
             count, size = count + 1, size + info.size
     return count, size, through
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Every file below a folder; raises GpufeedError for links and the like."""
+    """Yield every file below a folder; raise GpufeedError for links and devices."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -117,7 +119,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def checked(name: str, where: Path) -> str:
-    """A member's name, if it stays inside a folder; raises GpufeedError otherwise."""
+    """Return a member's name, if it stays inside a folder; raise GpufeedError otherwise."""
     if not all(is_plain_name(part) for part in name.split("/")):
         raise GpufeedError(
             f"the name {name!r} in {where}, which could lead out of its folder",
@@ -128,7 +130,7 @@ def checked(name: str, where: Path) -> str:
 
 
 def clear(out: Path) -> None:
-    """Removes a dataset in either form from `out`, the manifest first: it must not outlive its files."""
+    """Remove a dataset in either form from `out`, the manifest first: it must not outlive its files."""
     for name in (MANIFEST, SIDECAR, ARCHIVE):
         (out / name).unlink(missing_ok=True)
     if (out / IMAGES).exists():
@@ -136,7 +138,7 @@ def clear(out: Path) -> None:
 
 
 def read_sidecar(root: Path) -> Packed:
-    """What is packed in `root`; raises GpufeedError if that is damaged or belongs to another manifest."""
+    """Return the sidecar in `root`; raise GpufeedError if it is damaged or belongs to another manifest."""
     path = root / SIDECAR
     remedy = f"move {path} and {MANIFEST} away and run the command again, which prepares the dataset again"
     try:
@@ -157,22 +159,22 @@ def read_sidecar(root: Path) -> Packed:
     return about
 
 
-VARIABLE = "GPUFEED_UNPACK"  # a folder on the node's own disk, where $TMPDIR is none or has no room
+VARIABLE = "GPUFEED_UNPACK"  # a folder on the node's own disk, in case $TMPDIR is not on one or has no room
 ELSEWHERE = (
     f"name a folder on a larger disk of this node in the variable {VARIABLE}, or set data_form: folders"
 )
-BLOCK = 4096  # bytes of disk that a file takes beyond its own, at most
+BLOCK = 4096  # bytes of disk that a file takes beyond its size, at most
 CHUNK = 2**20  # bytes
 
 log = logging.getLogger("gpufeed")
-_looked_over: dict[tuple, Path] = {}  # what this process, or the one that forked it, has found whole
+_looked_over: dict[tuple, Path] = {}  # unpacked folders that this process or its parent has checked
 
 
 def files_at(root: Path) -> Path:
-    """The folder to which the manifest's paths are relative: `root`, or where its archive is unpacked.
+    """Return the folder to which the manifest's paths are relative: `root`, or where its archive is unpacked.
 
-    Unpacks it if no job on this node has. Raises GpufeedError for a damaged archive, one of another
-    manifest, and a disk without room, and leaves nothing of it then.
+    Unpacks it if no job on this node has yet. Raises GpufeedError for a damaged archive, one of another
+    manifest, and a disk without room; then no file of it is left.
     """
     if not is_packed(root):
         return root
@@ -181,7 +183,7 @@ def files_at(root: Path) -> Path:
     if key in _looked_over:  # mosaics ask for each image
         return _looked_over[key]
     about = read_sidecar(root)
-    target = place() / f"{root.name}-{about.archive_sha256[:16]}"
+    target = unpack_folder() / f"{root.name}-{about.archive_sha256[:16]}"
     if not is_whole(target, about):
         with one_builder(target):
             if not is_whole(target, about):
@@ -191,7 +193,7 @@ def files_at(root: Path) -> Path:
 
 
 def bring(root: Path) -> float | None:
-    """Seconds until the files of `root` were at hand on this node; None where they are not packed."""
+    """Unpack the files of `root` on this node; return the seconds that took, None if they are not packed."""
     if not is_packed(root):
         return None
     began = time.perf_counter()
@@ -199,8 +201,8 @@ def bring(root: Path) -> float | None:
     return time.perf_counter() - began
 
 
-def place() -> Path:
-    """This user's folder for unpacked files, made if need be; raises GpufeedError if it cannot be used."""
+def unpack_folder() -> Path:
+    """Return this user's folder for unpacked files, made if missing; raise GpufeedError if it is unusable."""
     folder = Path(os.environ.get(VARIABLE) or tempfile.gettempdir()).absolute() / f"gpufeed-{os.getuid()}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -218,7 +220,7 @@ def place() -> Path:
 
 
 def is_whole(folder: Path, about: Packed) -> bool:
-    """Whether a folder holds as many files, and as many bytes, as were packed."""
+    """Return whether a folder holds as many files and bytes as were packed."""
     count, size, rest = 0, 0, [folder]
     while rest:
         try:
@@ -234,11 +236,11 @@ def is_whole(folder: Path, about: Packed) -> bool:
 
 
 def unpack(root: Path, about: Packed, target: Path) -> None:
-    """Unpacks into `target`, which appears whole or not at all; one that has lost files goes first."""
+    """Unpack into `target`, which appears whole or not at all; one that has lost files is removed first."""
     archive, partial, began = root / ARCHIVE, own_partial(target), time.perf_counter()
     try:
         if target.exists():
-            log.warning("%s has lost files (something cleans up there): it is unpacked again", target)
+            log.warning("%s has lost files, perhaps to a clean-up of old files; unpacking it again", target)
             shutil.rmtree(target)
         check_size(archive, about)
         check_room(archive, about, target.parent)
@@ -259,7 +261,7 @@ def unpack(root: Path, about: Packed, target: Path) -> None:
 
 
 def extract(archive: Path, about: Packed, folder: Path) -> None:
-    """Writes the files below `folder`; raises GpufeedError unless all is as the sidecar says."""
+    """Write the files below `folder`; raise GpufeedError unless they match the sidecar."""
     folders: set[Path] = set()
     try:
         with archive.open("rb") as file:
@@ -274,32 +276,32 @@ def extract(archive: Path, about: Packed, folder: Path) -> None:
                         folders.add(path.parent)
                     with path.open("xb") as image:
                         shutil.copyfileobj(tar.extractfile(member), image)
-                    tar.members.clear()  # it would keep a kilobyte for each
-            while through.read(CHUNK):  # what follows the end mark
+                    tar.members.clear()  # tarfile would keep about 1 KB a member
+            while through.read(CHUNK):  # the rest, for the hash
                 pass
     except (*DAMAGE, FileExistsError) as error:
         raise damaged(archive, f"{type(error).__name__}: {error}") from error
     except OSError as error:
-        if error.errno is not None:  # the disk's, not the archive's
+        if error.errno is not None:  # the disk's error, not the archive's
             raise
         raise damaged(archive, str(error)) from error
     if through.sha256.hexdigest() != about.archive_sha256:
         raise damaged(archive, f"{through.bytes} bytes with sha256 {through.sha256.hexdigest()[:12]}")
     if not is_whole(folder, about):
-        raise damaged(archive, "other files than were packed")
+        raise damaged(archive, "its files are not those that were packed")
 
 
 def damaged(archive: Path, found: str) -> GpufeedError:
-    """The error for an archive that is not what was packed."""
+    """Return the error for an archive that differs from what was packed."""
     return GpufeedError(
-        f"{archive} is damaged, cut off or gone ({found})",
+        f"{archive} is damaged, cut off or missing ({found})",
         f"the archive that {archive.with_suffix('.json').name} beside it describes",
         f"move {archive} away and run the command again, which packs it again",
     )
 
 
 def put(partial: Path, target: Path, about: Packed) -> None:
-    """Gives the folder its name; where there are no locks, another process may have been faster."""
+    """Rename the folder to `target`; on a file system without locks another process may have been faster."""
     try:
         os.rename(partial, target)
     except OSError:
@@ -308,9 +310,9 @@ def put(partial: Path, target: Path, about: Packed) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Waits until the disk has what was written: it would be written beside the measurement that follows."""
+    """Wait until the disk has all writes, which would otherwise run during the measurement that follows."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "syncfs"):  # Linux has it
+    if not hasattr(libc, "syncfs"):  # Linux alone has it
         os.sync()
         return
     number = os.open(folder, os.O_RDONLY)
@@ -322,29 +324,29 @@ def settle(folder: Path) -> None:
 
 
 def check_size(archive: Path, about: Packed) -> None:
-    """Raises GpufeedError for an archive that is gone or cut off, before minutes go into unpacking it."""
+    """Raise GpufeedError for an archive that is missing or cut off, before minutes go into unpacking it."""
     found = archive.stat().st_size if archive.exists() else None
     if found != about.archive_bytes:
         raise damaged(archive, "no such file" if found is None else f"{found:,} bytes")
 
 
 def check_room(archive: Path, about: Packed, folder: Path) -> None:
-    """Raises GpufeedError, before anything is written, where the files do not fit."""
+    """Raise GpufeedError, before anything is written, if the files do not fit."""
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if free < needed(about):
         raise no_room(archive, about, folder, f"{free / 2**30:.2f} GiB free")
-    if disk.f_files and disk.f_favail < about.files:  # some file systems tell of no inodes
+    if disk.f_files and disk.f_favail < about.files:  # some file systems report no inodes
         raise no_room(archive, about, folder, f"{disk.f_favail:,} files free")
 
 
 def needed(about: Packed) -> int:
-    """Bytes of disk that the files take at most, about."""
+    """Return about how many bytes of disk the files take at most."""
     return about.bytes + BLOCK * about.files
 
 
 def no_room(archive: Path, about: Packed, folder: Path, found: str) -> GpufeedError:
-    """The error for a disk on which the files do not fit."""
+    """Return the error for a disk on which the files do not fit."""
     return GpufeedError(
         f"no room to unpack {archive} in {folder} ({found})",
         f"{needed(about) / 2**30:.2f} GiB for {about.files:,} files",

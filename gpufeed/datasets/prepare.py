@@ -1,4 +1,4 @@
-"""From archives to a dataset that can be decoded to its last image: what the rule prepare_dataset does."""
+"""From archives to a dataset of which every image can be decoded: the work of rule prepare_dataset."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from gpufeed.core.references import is_reference
 from gpufeed.core.registry import load
 from gpufeed.datasets import packed
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.packed import ELSEWHERE, place
+from gpufeed.datasets.packed import ELSEWHERE, unpack_folder
 from gpufeed.datasets.quantity import copied, limited, repeated
 from gpufeed.datasets.quarantine import quarantine
 from gpufeed.system.build_once import scratch_folder
@@ -37,12 +37,12 @@ def prepare(
     form: str = "folders",
     quantity: Mapping[str, int] = MappingProxyType({}),
 ) -> Manifest:
-    """Lays the images out below `out` and writes their manifest, without those that cannot be decoded.
+    """Lay the images out below `out` and write their manifest, without those that cannot be decoded.
 
     workers: processes that decode every image once. resize: (height, width) to which loaders and caches
-    bring every image; files and rows keep their own. form: `folders` of images, or `packed`: laid out on this
-    node's own disk, and one archive in `out`. quantity: `limit`, `copies` and `times` of the source. Raises
-    GpufeedError as the layout does, and for more broken images than max_quarantined_share of all, and as
+    resize every image; files and rows keep their own size. form: `folders` of images, or `packed`: one
+    archive in `out`, made on this node's own disk. quantity: `limit`, `copies` and `times` of the source.
+    Raises GpufeedError for more broken images than max_quarantined_share of all, and as the layout,
     check_apart and gpufeed.datasets.quantity do.
     """
     if form not in packed.FORMS:
@@ -54,7 +54,7 @@ def prepare(
     packed.clear(out)
     if form == "folders":
         return laid_out(out, *given)
-    with scratch_folder(place() / f"{dataset}-prepare") as stage:  # on this node's own disk
+    with scratch_folder(unpack_folder() / f"{dataset}-prepare") as stage:  # on this node's own disk
         with advised():
             manifest = laid_out(stage, *given)
         keep_the_rest(stage, out)
@@ -74,12 +74,12 @@ def laid_out(
     resize: tuple[int, int] | None,
     quantity: Mapping[str, int],
 ) -> Manifest:
-    """As `prepare`, in folders."""
+    """Do what `prepare` does for form `folders`."""
     limit = quantity.get("limit")
-    early = {"limit": limit} if layout == "image_folder" else {}  # may have millions, or lie far away
+    early = {"limit": limit} if layout == "image_folder" else {}  # it may have millions, or be on a slow disk
     early |= {"reference": layout} if is_reference(layout) else {}
     manifest = load("layout", layout)(archives, out, dataset, options, **early)
-    # a manifest on disk is one whose images have been looked at
+    # a manifest on disk is one whose images have been checked
     (manifest.root / "manifest.parquet").unlink()
     if not manifest.made:  # else there is no file
         manifest = quarantine(limited(manifest, limit), max_quarantined_share, workers)
@@ -92,7 +92,7 @@ def laid_out(
 
 @contextmanager
 def advised() -> Iterator[None]:
-    """Says of a full disk what helps where that is the node's."""
+    """Replace the remedy in the error for a full disk by the one for the node's own disk."""
     try:
         yield
     except GpufeedError as error:
@@ -102,7 +102,7 @@ def advised() -> Iterator[None]:
 
 
 def keep_the_rest(stage: Path, out: Path) -> None:
-    """Moves what a layout leaves beside its images, as gray_idx does, from `stage` to `out`."""
+    """Move what a layout leaves beside its images, as gray_idx does, from `stage` to `out`, replacing it."""
     with enough_disk(out):
         out.mkdir(parents=True, exist_ok=True)
         for path in sorted(stage.iterdir()):
@@ -124,7 +124,7 @@ def for_job(job: Any) -> None:
         Path(job.output.manifest).parent,
         job.params.dataset,
         dict(job.params.options),
-        # from the config and not from params: another limit does not change what is already prepared
+        # from the config and not from params: changing it does not prepare the dataset again
         max_quarantined_share=job.config["max_quarantined_share"],
         workers=job.threads,
         resize=tuple(job.params.resize) if job.params.resize else None,
@@ -133,7 +133,7 @@ def for_job(job: Any) -> None:
     )
     try:
         manifest.image_size()
-    except GpufeedError as error:  # said now, and not by each cell alone
+    except GpufeedError as error:  # warn now, before each cell fails by itself
         by = "recipes that crop and resize, and the decoder benchmark"
         log.warning("%s can be measured only by %s: %s", job.params.dataset, by, error)
     log.info("%s: %s images", job.params.dataset, manifest.table["split"].value_counts().to_dict())

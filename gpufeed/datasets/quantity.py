@@ -14,12 +14,12 @@ TRAIN, SEED = "train", 0
 
 
 def chosen(table: pd.DataFrame, limit: int) -> np.ndarray:
-    """Whether each row (path, label, split) stays, bool (n,), with at most `limit` rows to train on.
+    """Return whether each row (path, label, split) stays, bool (n,), with at most `limit` training rows.
 
-    Of the rows to evaluate the same share stays, and at least one of each class. Classes take turns until the
+    The same share of the evaluation rows stays, and at least one of each class. Classes take turns until the
     number is reached; within a class the order is that of a digest of seed and path. So the choice depends on
-    names alone, and a larger limit has all of a smaller one. Raises GpufeedError for a limit below the number
-    of classes.
+    names alone, and a larger limit includes every smaller one. Raises GpufeedError for a limit below the
+    number of classes.
     """
     training = (table["split"] == TRAIN).to_numpy()
     count, keep = int(training.sum()), np.zeros(len(table), bool)
@@ -52,14 +52,14 @@ def limited(manifest: Manifest, limit: int | None) -> Manifest:
 
 
 def copied(manifest: Manifest, copies: int) -> Manifest:
-    """Write further copies of each training file, of bytes of their own; their rows follow all others.
+    """Copy each training file until there are `copies` of it; the rows of the copies follow all others.
 
-    Together with the first there are `copies` of each. No link: each has its own pages in the page cache.
+    The copies are no links, so that each has its own pages in the page cache.
     """
     training, added = manifest.table[manifest.table["split"] == TRAIN], []
     with enough_disk(manifest.root):
         for number in range(2, copies + 1):
-            # beside the folders of the splits, so that no name in them is in the way
+            # beside the folders of the splits, so that no name collides
             paths = training["path"].str.replace("images/", f"images/copy_{number}/", n=1, regex=False)
             for path, copy in zip(training["path"], paths, strict=True):
                 target = manifest.root / copy
@@ -71,6 +71,6 @@ def copied(manifest: Manifest, copies: int) -> Manifest:
 
 
 def repeated(manifest: Manifest, times: int) -> Manifest:
-    """Return the manifest with each training row `times` times; the further rows follow all others."""
+    """Return the manifest with each training row `times` times; the repeated rows follow all others."""
     training = manifest.table[manifest.table["split"] == TRAIN]
     return replace(manifest, table=pd.concat([manifest.table, *[training] * (times - 1)], ignore_index=True))

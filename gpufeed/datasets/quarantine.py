@@ -1,6 +1,6 @@
-"""Images that nobody can decode: found once, when a dataset is prepared, and taken out of its manifest.
+"""Images that nobody can decode are found once, when a dataset is prepared, and left out of its manifest.
 
-So no loader, cache or comparison ever meets one, and all of them see the same samples.
+So every loader, cache and comparison sees the same samples, and none of them meets a broken one.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger("gpufeed")
 
 
 def quarantine(manifest: Manifest, max_share: float, workers: int = 1) -> Manifest:
-    """The same dataset without the samples that Pillow cannot decode to the size that the manifest says.
+    """Return the dataset without the samples that Pillow cannot decode to the manifest's size.
 
     They are listed in `info.quarantined` and in the log; their files stay where they are. workers:
     processes that decode. Raises GpufeedError if they are more than max_share of all samples.
@@ -42,7 +42,7 @@ def quarantine(manifest: Manifest, max_share: float, workers: int = 1) -> Manife
 
 
 def failures(manifest: Manifest, workers: int) -> Iterator[tuple[int, str]]:
-    """(row, reason) of every sample that cannot be decoded."""
+    """Yield (row, reason) of every sample that cannot be decoded."""
     files = manifest.paths()
     sizes = list(zip(manifest.table["height"].tolist(), manifest.table["width"].tolist(), strict=True))
     starts = range(0, len(files), CHUNK)
@@ -54,13 +54,13 @@ def failures(manifest: Manifest, workers: int) -> Iterator[tuple[int, str]]:
 
 
 def check_files(files: list[Path], sizes: list[tuple[int, int]]) -> list[str | None]:
-    """The reason why each file is no image of its (height, width); None where it is one."""
+    """Return why each file is no image of its (height, width); None if it is one."""
     decoder = PillowDecoder()
     return [check_file(decoder, file, size) for file, size in zip(files, sizes, strict=True)]
 
 
 def check_file(decoder: PillowDecoder, file: Path, size: tuple[int, int]) -> str | None:
-    """As `check_files`, for one file."""
+    """Return what `check_files` returns for one file."""
     try:
         if (count := file.stat().st_size) > MOST_BYTES:
             return f"{count} bytes, at most {MOST_BYTES} are read"
@@ -71,7 +71,7 @@ def check_file(decoder: PillowDecoder, file: Path, size: tuple[int, int]) -> str
     if image is None:
         return decoded.outcomes[0].reason or "no reason given"
     if image.shape[:2] != size:
-        return f"decoded to {image.shape[0]} x {image.shape[1]}, its header says {size[0]} x {size[1]}"
+        return f"decoded to {image.shape[0]} x {image.shape[1]}, but its header says {size[0]} x {size[1]}"
     return None
 
 
@@ -79,10 +79,10 @@ def too_many(
     found: list[dict[str, str]],
     count: int,
     max_share: float,
-    remedy: str = "fetch the dataset again, or raise max_quarantined_share in the config to go on without "
-    "these files",
+    remedy: str = "download the dataset again, or raise max_quarantined_share in the config to continue "
+    "without these files",
 ) -> GpufeedError:
-    """The error for a dataset of which too much is broken."""
+    """Return the error for a dataset with too many broken images."""
     lines = [f"{image['path']}: {image['reason']}" for image in found[:SHOWN]]
     if len(found) > SHOWN:
         lines.append(f"and {len(found) - SHOWN} more, all in the log")

@@ -1,9 +1,11 @@
-"""From a layout's images to `out/images/<split>/<class>/` and `out/manifest.parquet`, whole or not at all."""
+"""Write a layout's images to `out/images/<split>/<class>/` and `out/manifest.parquet`, whole or not
+at all.
+"""
 
 import io
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.file_writes import enough_disk, sha256_of
 from gpufeed.datasets.archive import is_plain_name
 from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
@@ -20,7 +22,9 @@ NO_SHAPE = (0, 0, 0)
 
 
 class Staging:
-    """Images on their way into `out/images` by way of `out/images.partial`, and their manifest's rows."""
+    """Images that are written to `out/images.partial` and then moved to `out/images`, and their manifest
+    rows.
+    """
 
     def __init__(self, out: Path):
         self.out = out
@@ -29,7 +33,7 @@ class Staging:
         self.folders: set[Path] = set()
 
     def clear(self) -> None:
-        """Removes what an earlier run left, the manifest first: it must not outlive its images."""
+        """Remove what an earlier run left, the manifest first: it must not outlive its images."""
         (self.out / "manifest.parquet").unlink(missing_ok=True)
         for folder in (self.out / "images", self.partial):
             if folder.exists():
@@ -45,10 +49,10 @@ class Staging:
         data: bytes | Path,
         shape: tuple[int, int, int] | None = None,
     ) -> None:
-        """Puts one encoded image there; its sample id is the number of images before it.
+        """Add one encoded image; its sample id is the number of images before it.
 
-        data: a file is linked, or copied where that cannot be. shape: (H, W, C), else its header's. Raises
-        GpufeedError for a file that cannot be read.
+        data: a file is linked, or copied if it cannot be linked. shape: (H, W, C), by default the header's.
+        Raises GpufeedError for a file that cannot be read.
         """
         folder = self.partial / split / class_folder
         if folder not in self.folders:
@@ -63,7 +67,7 @@ class Staging:
         self.rows.append((image_path(split, class_folder, name), label, split, *shape))
 
     def finish(self, info: DatasetInfo) -> Manifest:
-        """Puts the images in place and then, last, the manifest."""
+        """Move the images to their place, then write the manifest."""
         os.replace(self.partial, self.out / "images")
         manifest = Manifest(self.out, info, pd.DataFrame(self.rows, columns=list(COLUMNS)))
         manifest.write()
@@ -72,7 +76,7 @@ class Staging:
 
 @contextmanager
 def staging(out: Path) -> Iterator[Staging]:
-    """A cleared Staging; on an error its half-made images are removed, and a full disk is a GpufeedError."""
+    """Yield a cleared Staging; on an error its images are removed, and a full disk is a GpufeedError."""
     out = Path(out)
     stage = Staging(out)
     with enough_disk(out):
@@ -90,7 +94,7 @@ def image_path(split: str, class_folder: str, name: str) -> str:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """uint8 (H, W, 3) or grayscale (H, W) as a lossless PNG."""
+    """Return uint8 (H, W, 3) or grayscale (H, W) as a lossless PNG."""
     # encoded in memory: Pillow writing into a file loses the errno of a full disk
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
@@ -98,12 +102,12 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def link_or_copy(file: Path, target: Path) -> None:
-    """A second name of a file, or a copy where the file system or its owner allows none.
+    """Hard-link a file, or copy it if the file system or its owner does not allow that.
 
     Raises GpufeedError for a file that cannot be read, and OSError where a copy cannot be written.
     """
     try:
-        file = file.resolve(strict=True)  # else the link would be to a link
+        file = file.resolve(strict=True)  # so as not to link a symbolic link
         with suppress(OSError):
             os.link(file, target)
             return
@@ -117,9 +121,9 @@ def link_or_copy(file: Path, target: Path) -> None:
 
 
 def header_shape(data: bytes | Path) -> tuple[int, int, int]:
-    """(H, W, C) of an encoded image or of a file, from its header alone; NO_SHAPE if that is no image's.
+    """Return (H, W, C) of an encoded image or of a file, from its header; NO_SHAPE if it has none.
 
-    A layout gives such a file a row like any other: gpufeed.datasets.quarantine finds it and says why.
+    Such a file still gets a row: gpufeed.datasets.quarantine removes it and says why.
     """
     try:
         with Image.open(data if isinstance(data, Path) else io.BytesIO(data)) as image:
@@ -129,61 +133,66 @@ def header_shape(data: bytes | Path) -> tuple[int, int, int]:
 
 
 def checksums(archives: list[Path]) -> dict[str, str]:
-    """File name -> SHA-256 in hex, for DatasetInfo.source."""
+    """Return the SHA-256 of each file in hex by its name, for DatasetInfo.source."""
     return {path.name: sha256_of(path) for path in archives}
 
 
-def only_archive(archives: list[Path], layout: str) -> Path:
-    """The one archive of a layout that has just one; raises GpufeedError for another number."""
+def only_archive(
+    archives: list[Path],
+    layout: str,
+    expected: str = "one archive",
+    remedy: str = "list one file in the dataset's row under `sources`",
+) -> Path:
+    """Return the only archive of a layout; raise GpufeedError if there is not exactly one."""
     if len(archives) != 1:
         names = ", ".join(path.name for path in archives) or "none"
-        raise GpufeedError(
-            f"{len(archives)} files for layout {layout}: {names}",
-            "one archive",
-            "list one file in the dataset's row under `sources`",
-        )
+        raise GpufeedError(f"{len(archives)} files for layout {layout}: {names}", expected, remedy)
     return Path(archives[0])
 
 
 def only_manifest(archives: list[Path], layout: str, of: str) -> Manifest:
-    """The manifest of the dataset `of` that a layout is made of; raises GpufeedError for others."""
-    if len(archives) != 1:
-        names = ", ".join(path.name for path in archives) or "none"
-        raise GpufeedError(
-            f"{len(archives)} files for layout {layout}: {names}",
-            f"the manifest of {of}",
-            "give the source `options: {of: ...}` and no files",
-        )
-    return Manifest.read(archives[0])
+    """Return the only archive of a layout, the manifest of the dataset `of`; raise GpufeedError otherwise."""
+    remedy = "give the source `options: {of: ...}` and no files"
+    return Manifest.read(only_archive(archives, layout, f"the manifest of {of}", remedy))
 
 
 def no_options(options: Mapping, layout: str) -> None:
-    """Raises GpufeedError if a layout without options is given some."""
+    """Raise GpufeedError if a layout without options is given some."""
     for name in options:
         raise GpufeedError(
             f"option {name!r} for layout {layout}", "no options", f"remove {name!r} from the source's options"
         )
 
 
-def check_keys(options: Mapping, allowed, layout: str) -> None:
-    """Raises GpufeedError for an option that the layout does not know."""
+def check_keys(options: Mapping, allowed: Collection[str], layout: str, required: Sequence[str] = ()) -> None:
+    """Raise GpufeedError for an option that the layout does not know, or for a missing one."""
+    where = f"the options of layout {layout}"
     for name in options:
-        if name not in allowed:
-            raise unknown("option", name, allowed, where=f"the options of layout {layout}")
+        require_known("option", name, allowed, where)
+    for name in required:
+        if name not in options:
+            raise GpufeedError(f"no {name!r} in {where}", ", ".join(required), f"add {name}")
+
+
+def impossible(layout: str, name: str, found: object, expected: str) -> GpufeedError:
+    """Return the error for an option with a value that the layout cannot use."""
+    return GpufeedError(
+        f"{name}: {found!r} in the options of layout {layout}", expected, f"change {name} in the config"
+    )
 
 
 def check_class_names(classes: list[str], where: object) -> None:
-    """Raises GpufeedError unless the names are different and each can be a folder's."""
+    """Raise GpufeedError unless the names differ and each can be a folder's name."""
     for name in classes:
         if not is_plain_name(name):
             raise GpufeedError(
                 f"class name {name!r} in {where}",
                 "a name that can be one folder",
-                "fetch the archive anew and check its sha256",
+                "download the archive again and check its sha256",
             )
     if not classes or len(set(classes)) != len(classes):
         raise GpufeedError(
             f"{len(classes)} class names of which {len(set(classes))} differ, in {where}",
             "at least one class name, and each of them once",
-            "fetch the archive anew and check its sha256",
+            "download the archive again and check its sha256",
         )

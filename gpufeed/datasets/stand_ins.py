@@ -1,8 +1,8 @@
 """python -m gpufeed.datasets.stand_ins: make two datasets that cannot be downloaded, from public archives.
 
 The published results were measured on both. `tiny_imagenet_40` has 40 classes of Tiny ImageNet; its file has
-the same bytes as the measured one. `cifar10_jpeg` has the images of CIFAR-10 as JPEGs of quality 75. Its
-settings are those of the measured file; the sha256 in the config shows whether its bytes are too.
+the same bytes as the measured one. `cifar10_jpeg` has the images of CIFAR-10 as JPEGs of quality 75, encoded
+with the settings of the measured file. Its bytes may differ; the sha256 in the config shows whether they do.
 """
 
 import argparse
@@ -30,14 +30,14 @@ WNIDS = """
     n02963159 n09256479 n02769748 n04074963 n09332890 n02481823 n03637318 n02669723 n04259630 n02814860
     n02395406 n07734744 n03599486 n04251144 n04179913 n04328186 n01774384 n02837789 n04399382 n02814533
     n07747607 n01698640 n01784675 n03042490 n02999410 n01742172 n01644900 n02909870 n12267677 n02841315
-""".split()  # noqa: SIM905 - a list of them has a line each
+""".split()  # noqa: SIM905 - as a list it would take a line each
 TEST_IMAGES = 200  # the first ones by name
-WRITTEN = (2026, 11, 20, 0, 0, 0)  # the date of each file in the measured zip, so that the bytes agree
+WRITTEN = (2026, 11, 20, 0, 0, 0)  # the date of each file in the measured zip
 JPEG = {"format": "JPEG", "quality": 75, "subsampling": "4:2:0", "optimize": False}
 
 
 def write_tiny_imagenet_40(archive: Path, out: Path) -> None:
-    """Write 40 classes of tiny-imagenet-200.zip in its own layout, not compressed.
+    """Write 40 classes of tiny-imagenet-200.zip as a zip of the same layout, not compressed.
 
     Raises GpufeedError for a damaged archive and for one without these classes.
     """
@@ -72,7 +72,7 @@ def write_tiny_imagenet_40(archive: Path, out: Path) -> None:
 
 
 def is_wanted(name: str) -> bool:
-    """Return whether a file of the whole archive is needed. name: without the top folder."""
+    """Return whether a file of the full archive is needed. name: without the top folder."""
     first, _, rest = name.partition("/")
     if first == "train":
         return rest.partition("/")[0] in WNIDS
@@ -82,7 +82,7 @@ def is_wanted(name: str) -> bool:
 def write_cifar10_jpeg(archive: Path, out: Path) -> None:
     """Write the images of cifar-10-python.tar.gz as JPEGs in one file, by split and class.
 
-    Raises GpufeedError for a damaged archive and for one of other classes.
+    Raises GpufeedError for a damaged archive and for one with other classes.
     """
     classes, batches = cifar10.read_images(archive)
     if classes != cifar10_jpeg.CLASSES:

@@ -1,4 +1,4 @@
-"""Images made on the spot: a grating for each class, easy to learn, of any size and number.
+"""Generated images of any size and number: each class is a grating, easy to learn.
 
 Each class has its own orientation, spatial frequency and colour; phase, contrast and noise are random.
 Sample i depends on (seed, i) and the options, not on the samples before it.
@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import check_keys, png, staging
+from gpufeed.datasets.staging import check_keys, impossible, png, staging
 
 FORMATS = {"jpeg": "jpg", "png": "png"}  # option -> file suffix
 NOISE = 0.08  # standard deviation, of pixels in 0..1
@@ -47,9 +47,9 @@ class Options:
 
 
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
-    """Makes the images below `out/images/<train|test>/<class>/` and their manifest; needs no archive.
+    """Make the images below `out/images/<train|test>/<class>/` and their manifest, without an archive.
 
-    Labels go round the classes, so that both splits are balanced. Raises GpufeedError for options that
+    Labels cycle through the classes, so that both splits are balanced. Raises GpufeedError for options that
     are unknown or impossible.
     """
     choice = parse_options(options)
@@ -77,44 +77,40 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 
 def parse_options(options: dict) -> Options:
-    """The options, checked; raises GpufeedError for one that is unknown or impossible."""
+    """Return the options, checked; raise GpufeedError for one that is unknown or impossible."""
     check_keys(options, {field.name for field in fields(Options)}, "synthetic")
     size = options.get("size", Options.size)
     choice = Options(**{**options, "size": tuple(size) if isinstance(size, list) else size})
     for name in ("count", "classes", "quality", "seed"):
         if type(getattr(choice, name)) is not int:
-            raise _impossible(name, getattr(choice, name), "a whole number")
+            raise impossible("synthetic", name, getattr(choice, name), "a whole number")
     shape = choice.shape if isinstance(choice.size, int | tuple) else ()
     if len(shape) != 2 or not all(type(side) is int and 8 <= side <= LARGEST_SIDE for side in shape):
-        raise _impossible("size", choice.size, f"pixels from 8 to {LARGEST_SIDE}, or [height, width]")
+        raise impossible(
+            "synthetic", "size", choice.size, f"pixels from 8 to {LARGEST_SIDE}, or [height, width]"
+        )
     if choice.format not in FORMATS:
-        raise _impossible("format", choice.format, f"one of: {', '.join(FORMATS)}")
+        raise impossible("synthetic", "format", choice.format, f"one of: {', '.join(FORMATS)}")
     if not 1 <= choice.quality <= 100:
-        raise _impossible("quality", choice.quality, "1 to 100")
+        raise impossible("synthetic", "quality", choice.quality, "1 to 100")
     if choice.seed < 0:
-        raise _impossible("seed", choice.seed, "0 or more")
+        raise impossible("synthetic", "seed", choice.seed, "0 or more")
     for name in ("grayscale_share", "evaluation_share"):
         share = getattr(choice, name)
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise _impossible(name, share, "a share from 0 to 1")
+            raise impossible("synthetic", name, share, "a share from 0 to 1")
     if choice.classes < 1 or choice.count - choice.evaluation < choice.classes:
         found = f"{choice.count - choice.evaluation} training images for {choice.classes} classes"
         raise GpufeedError(found, "at least one for each class", "raise `count` or lower `evaluation_share`")
     return choice
 
 
-def _impossible(name: str, found: object, expected: str) -> GpufeedError:
-    return GpufeedError(
-        f"{name}: {found!r} in the options of layout synthetic", expected, f"change {name} in the config"
-    )
-
-
 def grating(index: int, label: int, options: Options) -> np.ndarray:
-    """Sample `index` of class `label`: uint8 (H, W, 3)."""
+    """Return the sample `index` of class `label`: uint8 (H, W, 3)."""
     random = np.random.default_rng([options.seed, index])
     height, width = options.shape
     angle = np.pi * label / options.classes
-    cycles = 3 + 2 * (label % 3)  # across the shorter side, so that all sizes look alike
+    cycles = 3 + 2 * (label % 3)  # over the shorter side, so that images of all sizes look alike
     wave = 2 * np.pi * cycles / min(height, width)
     phase = random.uniform(0, 2 * np.pi)
     rows = np.arange(height, dtype=np.float32)[:, None] * np.float32(wave * np.sin(angle))  # (H, 1)
@@ -127,7 +123,7 @@ def grating(index: int, label: int, options: Options) -> np.ndarray:
 
 
 def encode(pixels: np.ndarray, options: Options) -> bytes:
-    """uint8 (H, W, 3) or (H, W) as a PNG, or as a baseline JPEG, 4:2:0 where it has colour."""
+    """Encode uint8 (H, W, 3) or (H, W) as a PNG or a baseline JPEG, which is 4:2:0 if it has colour."""
     if options.format == "png":
         return png(pixels)
     buffer = io.BytesIO()
@@ -136,7 +132,7 @@ def encode(pixels: np.ndarray, options: Options) -> bytes:
 
 
 class _Moments:
-    """Mean and standard deviation of pixels in 0..1 over many images, a channel each."""
+    """Mean and standard deviation of pixels in 0..1 over many images, per channel."""
 
     def __init__(self):
         self.pixels, self.sum, self.squares = 0, np.zeros(3), np.zeros(3)

@@ -31,7 +31,7 @@ ANNOTATIONS = "val/val_annotations.txt"
 MOST_BYTES = 2**24  # of an image of 64 x 64 pixels, or of the annotations
 COLUMNS = 6  # file, wnid and a box of four numbers
 NO_LABEL = "test images have no public labels and are not used"
-ELSEWHERE = "files stand where the layout has none and are not used"
+ELSEWHERE = "files are not part of the layout and are not used"
 KNOWN = {"wnids.txt", "words.txt", ANNOTATIONS}
 
 
@@ -46,11 +46,11 @@ class Contents:
 
 
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
-    """Writes `out/images/train/<wnid>/*.JPEG` and `out/images/val/<wnid>/*.JPEG`, bytes as they are.
+    """Write `out/images/train/<wnid>/*.JPEG` and `out/images/val/<wnid>/*.JPEG`, bytes unchanged.
 
-    Works for the whole archive and for one with fewer classes. Samples stand in the manifest by split
-    (train first), label and file name. Raises GpufeedError for a damaged archive, an annotation that is
-    missing, double, malformed or names an unknown class or no file, and a class without training images.
+    Works for the full archive and for one with fewer classes. The manifest is sorted by split (train first),
+    label and file name. Raises GpufeedError for a damaged archive, a class without training images, and an
+    annotation that is missing, repeated or malformed, or that names an unknown class or no file.
     """
     no_options(options, "tiny_imagenet")
     archive = only_archive(archives, "tiny_imagenet")
@@ -66,17 +66,18 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 
 def parse_wnids(text: str) -> list[str]:
-    """The class ids of `wnids.txt` in its order: label i is line i."""
+    """Return the class ids of `wnids.txt` in its order: label i is line i."""
     wnids = text.split()
     check_class_names(wnids, "wnids.txt")
     return wnids
 
 
 def parse_annotations(text: str, wnids: Collection[str]) -> dict[str, str]:
-    """Validation file -> wnid, from the tab-separated rows of `val_annotations.txt` (no header).
+    """Return the wnid of each validation file, from the tab-separated rows of `val_annotations.txt` (no
+    header).
 
-    Raises GpufeedError, with the line's number, for a row that has not 6 columns, an unknown wnid and
-    a file named twice.
+    Raises GpufeedError, with the line's number, for a row without 6 columns, an unknown wnid and a file named
+    twice.
     """
     annotations: dict[str, str] = {}
     known = set(wnids)
@@ -105,7 +106,7 @@ def _bad_row(number: int, found: str, expected: str) -> GpufeedError:
 
 
 def _read_contents(archive: Path) -> Contents:
-    """One pass over the names; only the text files are read."""
+    """Read the text files and count the images, in one pass over the names."""
     texts, names = {}, []
     for member in members(archive, MOST_BYTES):
         names.append(member.name)
@@ -137,7 +138,7 @@ def _is_train_image(name: str) -> bool:
 
 
 def _place_images(stage: Staging, archive: Path, contents: Contents, dataset: str) -> dict[str, int]:
-    """Writes every labelled image; returns sentence -> number of the files left out."""
+    """Write every labelled image; return sentence -> number of the files left out."""
     labels = {wnid: label for label, wnid in enumerate(contents.wnids)}
     left_out: dict[str, int] = {}
     with tqdm(total=contents.images, desc=f"{dataset}: images", unit=" images", disable=None) as bar:
@@ -156,7 +157,9 @@ def _place_images(stage: Staging, archive: Path, contents: Contents, dataset: st
 
 
 def _below_top(archive: Path, top: str) -> Iterator[tuple[Member, str]]:
-    """Members with their names below the top folder; a file outside of it keeps its name behind a slash."""
+    """Yield the members with their names below the top folder; a file outside of it keeps its name behind a
+    slash.
+    """
     for member in members(archive, MOST_BYTES):
         inside = member.name.startswith(top)
         yield member, member.name.removeprefix(top) if inside else "/" + member.name
@@ -168,7 +171,7 @@ def _is_auxiliary(name: str) -> bool:
 
 
 def _reason_to_leave_out(name: str) -> str | None:
-    """A sentence for an image that gets no row; None for the others."""
+    """Return a sentence for an image that gets no row; None for the others."""
     if name.startswith("test/images/"):
         return NO_LABEL
     val_image = name.startswith("val/images/") and name.count("/") == 2
@@ -176,7 +179,7 @@ def _reason_to_leave_out(name: str) -> str | None:
 
 
 def _split_and_class(name: str, contents: Contents, archive: Path) -> tuple[str, str]:
-    """("train" or "val", wnid) of an image; raises GpufeedError if it has none."""
+    """Return ("train" or "val", wnid) of an image; raise GpufeedError if it has none."""
     split, second, *_, file = name.split("/")
     if split == "val":
         if file not in contents.annotations:
@@ -196,7 +199,7 @@ def _split_and_class(name: str, contents: Contents, archive: Path) -> tuple[str,
 
 
 def _check_complete(stage: Staging, contents: Contents, archive: Path) -> None:
-    """Raises GpufeedError for an annotation without its file and a class without training images."""
+    """Raise GpufeedError for an annotation without its file and a class without training images."""
     written = {row[0].rpartition("/")[2] for row in stage.rows if row[2] == "val"}
     if absent := sorted(set(contents.annotations) - written):
         raise _incomplete(

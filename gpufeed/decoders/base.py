@@ -1,6 +1,8 @@
-"""What a decoder is: encoded bytes in, uint8 RGB and one outcome an image out, on the host or on a device.
+"""The base class of decoders: encoded bytes in, uint8 RGB and an outcome for each image out, on host or
+device.
 
-A tally counts whose images a loader yields, since a decoder leaves what it cannot take to another.
+DecodeCounts counts which decoder decoded a loader's images, since a decoder leaves files that it cannot take
+to another one.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one image: who decoded it, or the reason why nobody could."""
+    """The result for one image: the name of its decoder, or the reason why none could decode it."""
 
     decoder: str | None
     reason: str | None = None
@@ -30,10 +32,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Decoded:
-    """The images of one call, in its order.
+    """The images of one call, in order.
 
-    images: one uint8 (H, W, 3) array an image, None where it failed. A list and not one (N, H, W, 3)
-    array, since sizes may differ and a failed image has none. outcomes: one for each image.
+    images: a uint8 (H, W, 3) array for each image, None where it failed; a list, since sizes may differ.
+    outcomes: one for each image.
     """
 
     images: list[np.ndarray | None]
@@ -42,10 +44,10 @@ class Decoded:
 
 @dataclass(frozen=True)
 class DeviceDecoded:
-    """As Decoded, with one uint8 (H, W, 3) tensor an image on the device that was asked for.
+    """The images of one call as uint8 (H, W, 3) tensors on the requested device.
 
-    On a GPU channels may lie apart, as torchvision has them, or images one behind the other in one piece of
-    memory, which stays as long as one of them, and in which one may begin at any byte.
+    On a GPU channels may lie apart, as in torchvision. Or the images are views of one block of memory, in
+    which each may begin at any byte, and which lives as long as any of them.
     """
 
     images: list[torch.Tensor | None]
@@ -54,23 +56,23 @@ class DeviceDecoded:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far one image may be from Pillow's, in steps of 0..255: any value of it, and the mean over it."""
+    """How far an image may be from Pillow's, in steps of 0..255: the largest difference, and the mean."""
 
     max: int
     mean: float
 
     def exceeded(self, found: np.ndarray, expected: np.ndarray) -> str | None:
-        """What is wrong with `found`, both uint8 (H, W, 3); None if it is within the tolerance."""
+        """Return what is wrong with `found`, both uint8 (H, W, 3); None if it is within the tolerance."""
         if found.shape != expected.shape or found.dtype != expected.dtype:
             return f"{found.dtype} {found.shape} instead of {expected.dtype} {expected.shape}"
         difference = np.abs(found.astype(np.int16) - expected)
         largest, mean = int(difference.max()), float(difference.mean())
         if largest > self.max or mean > self.mean:
-            return f"differs by {largest} (mean {mean:.4g}), allowed are {self.max} (mean {self.mean})"
+            return f"differs by {largest} (mean {mean:.4g}); allowed: {self.max} (mean {self.mean})"
         return None
 
     def then(self, other: Tolerance) -> Tolerance:
-        """That of a work whose result goes through another, which averages over pixels."""
+        """Return the tolerance of two steps in a row, of which the second averages over pixels."""
         return Tolerance(min(255, self.max + other.max), self.mean + other.mean)
 
 
@@ -78,16 +80,16 @@ EXACT = Tolerance(0, 0.0)
 
 
 class Decoder(ABC):
-    """Decodes JPEG, PNG and what else it knows to RGB; a bad image is an outcome, never an exception.
+    """Decodes JPEG, PNG and other formats to RGB; a bad image is an outcome, never an exception.
 
-    Grayscale, palette, CMYK and alpha become RGB; orientation tags are left alone, so that every
-    decoder gives the height and width that the file's header says.
+    Grayscale, palette, CMYK and alpha become RGB. Orientation tags are ignored, so that every decoder returns
+    the height and width in the file's header.
 
-    parallel says how it uses several cores: "processes" (one core a call: run several processes),
-    "own threads" (one call uses `threads` cores) or "device" (the GPU decodes, `threads` cores help).
-    by_torch: whether images come from torch, which then resizes them faster than Pillow.
-    needs: modules beside Pillow, and the package that brings each. settings: how it is set for the size of
-    its files, as records say it; empty where size does not matter.
+    parallel: how it uses several cores: "processes" (one core a call: run several processes), "own threads"
+    (one call uses `threads` cores) or "device" (the GPU decodes, `threads` cores help). by_torch: whether
+    images come from torch, which then resizes them faster than Pillow. needs: modules beside Pillow, and the
+    package that brings each. settings: what it chose for the size of its files, as in records; empty if size
+    does not matter.
     """
 
     name: ClassVar[str]
@@ -98,30 +100,30 @@ class Decoder(ABC):
     tolerance: ClassVar[Tolerance] = EXACT
 
     def __init__(self, threads: int = 1):
-        """threads: cores that one call may use. Raises Skip if this node lacks what the decoder needs."""
+        """Check the node. threads: cores that one call may use. Raises Skip if the node lacks a package."""
         self.threads = threads
         for module, package in self.needs.items():
             import_or_skip(f"Decoder {self.name}", module, package)
 
     def expect(self, size: float) -> None:  # noqa: B027 - most decode all sizes alike
-        """Gets ready for files of so many bytes each in the mean."""
+        """Prepare for files of this mean size in bytes."""
 
     @abstractmethod
     def decode(self, files: list[bytes]) -> Decoded:
-        """Decodes whole files given as bytes."""
+        """Decode whole files given as bytes."""
 
     def decode_to(self, files: list[bytes], device: torch.device) -> DeviceDecoded:
-        """Decodes whole files of any sizes; the images are ready for the device's current stream."""
+        """Decode whole files of any sizes; the images are ready for the device's current stream."""
         from gpufeed.decoders.image_transfer import to_device
 
         decoded = self.decode(files)
         return DeviceDecoded(to_device(decoded.images, device), decoded.outcomes)
 
     def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
-        """Decodes whole files into `out`, contiguous uint8 (N, H, W, 3) on any device; one outcome a file.
+        """Decode whole files into `out`, contiguous uint8 (N, H, W, 3) on any device; return their outcomes.
 
-        An image of another size counts as failed; the row of a failed image holds anything. On CUDA the
-        rows are ready for the current stream.
+        An image of another size counts as failed; the row of a failed image is undefined. On CUDA the rows
+        are ready for the current stream.
         """
         decoded = self.decode_to(files, out.device)
         return fill_rows(out, decoded)
@@ -129,17 +131,19 @@ class Decoder(ABC):
     def decode_reduced(self, data: bytes, factor: int) -> np.ndarray | None:
         """Return one image at 1/factor of its height and width, rounded up, uint8 (h, w, 3).
 
-        factor: 2, 4 or 8. None where the library has no such way for the file, which saves work.
+        factor: 2, 4 or 8. None if the library cannot decode the file at a reduced size.
         """
         return None
 
     @abstractmethod
     def version(self) -> str:
-        """Decoder and version of its library, such as "pillow 12.0.0"."""
+        """Return the decoder and version of its library, such as "pillow 12.0.0"."""
 
 
 def fill_rows(out: torch.Tensor, decoded: DeviceDecoded) -> list[Outcome]:
-    """Copies images of the size of out's rows, uint8 (N, H, W, 3), to their places; the new outcomes."""
+    """Copy images to their rows of out, uint8 (N, H, W, 3); return outcomes in which another size has
+    failed.
+    """
     outcomes = checked(decoded, [out.shape[1:]] * len(decoded.images))
     for place, (image, outcome) in enumerate(zip(decoded.images, outcomes, strict=True)):
         if outcome.decoder is not None:
@@ -148,7 +152,7 @@ def fill_rows(out: torch.Tensor, decoded: DeviceDecoded) -> list[Outcome]:
 
 
 def checked(decoded: Decoded | DeviceDecoded, shapes: Sequence[tuple[int, ...]]) -> list[Outcome]:
-    """The outcomes, in which an image of another shape than it should have counts as failed."""
+    """Return the outcomes; an image of another shape than that in `shapes` counts as failed."""
     outcomes = list(decoded.outcomes)
     for place, (image, shape) in enumerate(zip(decoded.images, shapes, strict=True)):
         if image is not None and tuple(image.shape) != tuple(shape):
@@ -158,18 +162,18 @@ def checked(decoded: Decoded | DeviceDecoded, shapes: Sequence[tuple[int, ...]])
 
 
 def bad_file(path: Path, reason: str) -> GpufeedError:
-    """The error for a file of the manifest that cannot be a sample any more."""
+    """Return the error for a file of the manifest that can no longer be read or decoded."""
     return GpufeedError(
         f"{path}: {reason}", "an image that can be read and decoded", "prepare the dataset again"
     )
 
 
 @dataclass
-class Tally:
-    """Images decoded so far. decoder: whose they should be; by: who decoded how many, that one included.
+class DecodeCounts:
+    """Counts of decoded images. decoder: the one that should decode them; by: images of each decoder.
 
-    settings: of that decoder, as Decoder.settings. images_from: in words, what was made of the images before
-    it decodes them; None where they are those of the dataset's files.
+    settings: of `decoder`, as in Decoder.settings. images_from: a description of how the images were changed
+    before; None if they are those of the dataset's files.
     """
 
     decoder: str
@@ -178,11 +182,11 @@ class Tally:
     images_from: str | None = None
 
     def add(self, decoder: str, images: int = 1) -> None:
-        """Counts images of one decoder."""
+        """Count images that this decoder decoded."""
         self.by[decoder] += images
 
     def take(self, outcomes: Iterable[Outcome]) -> None:
-        """Counts images that were decoded, each by its outcome's decoder."""
+        """Count images that were decoded, each by its outcome's decoder."""
         self.by.update(outcome.decoder for outcome in outcomes)
 
     @property
@@ -195,12 +199,12 @@ class Tally:
         return {name: count for name, count in sorted(self.by.items()) if count and name != self.decoder}
 
     def asdict(self) -> dict[str, Any]:
-        """The field `loading` of records and verdicts."""
+        """Return the field `loading` of records and verdicts."""
         about = {"decoder": self.decoder, "images": self.images, "fell_back": self.fell_back}
         return about | self.settings | ({"images_from": self.images_from} if self.images_from else {})
 
     def check(self) -> None:
-        """Raises Skip if the decoder has decoded nothing of all the images: it is not the one measured."""
+        """Raise Skip if other decoders decoded all of the images, so that this one was not measured."""
         others = self.fell_back
         if others and not self.by[self.decoder]:
             raise Skip(
@@ -209,6 +213,6 @@ class Tally:
             )
 
 
-def sum_tallies(tallies: Sequence[Tally]) -> Tally:
-    """One tally of several of one decoder; at least one."""
-    return replace(tallies[0], by=sum((tally.by for tally in tallies), Counter()))
+def sum_counts(counts: Sequence[DecodeCounts]) -> DecodeCounts:
+    """Return the sum of at least one count of one decoder."""
+    return replace(counts[0], by=sum((one.by for one in counts), Counter()))

@@ -1,4 +1,4 @@
-"""JPEGs to tensors in one call: what `gpufeed.decode_jpegs` is."""
+"""JPEGs to tensors in one call: `gpufeed.decode_jpegs`."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -15,8 +15,8 @@ def decode_jpegs(files: Sequence[bytes], device: str | torch.device | None = Non
     """Return the images of encoded files, uint8 (H, W, 3) each, on the device.
 
     On a CUDA GPU this project's kernels decode baseline JPEGs of any sizes in one call. On the CPU
-    libjpeg-turbo does, to the same pixels. What neither takes, such as PNG, Pillow decodes. device: None
-    takes the current GPU, or the CPU where there is none.
+    libjpeg-turbo does, to the same pixels. Pillow decodes other files, such as PNG. device: by default the
+    current GPU, or the CPU if there is none.
 
     Raises GpufeedError for a file that nobody can decode, and Skip for a GPU without the extension.
     """

@@ -10,14 +10,14 @@ from gpufeed.decoders.jpeg_batch import BatchDecoder
 from gpufeed.decoders.jpeg_groups import Group, code_digest, coding_of, grouped, joined
 from gpufeed.native.jpeg_pieces import PieceDecoder
 
-SMALL = 128 * 128  # pixels below which a thread an image is used, if all of a call are of one kind
+SMALL = 128 * 128  # pixels below which each image has one thread, if all files of a call are of one kind
 
 
 class CudaJpegDecoder(DeviceDecoder):
-    """libjpeg-turbo's pixels exactly; other than sound baseline files of one scan go to Pillow.
+    """Exactly libjpeg-turbo's pixels; all but intact baseline files of one scan go to Pillow.
 
-    Many threads decode a file. Only of small files that share size and tables each is decoded by one
-    thread, many at once.
+    Many threads decode a file. Small files that share size and tables are decoded by one thread each, many at
+    once.
     """
 
     name = "cuda_jpeg"
@@ -56,7 +56,7 @@ class CudaJpegDecoder(DeviceDecoder):
         return not faults.any().item()  # sync point
 
     def _by_pieces(self, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
-        """(images, faults) of a group, queued on the current stream."""
+        """Return (images, faults) of a group, queued on the current stream."""
         data, offsets = joined(group.coded)
         return self.pieces.decode(data, offsets[:-1], offsets[1:], coding_of(group.kind, self.device))
 
@@ -65,7 +65,7 @@ class CudaJpegDecoder(DeviceDecoder):
 
 
 def small_and_alike(files: list[bytes]) -> Group | None:
-    """The one group that holds all files in order, if there is one of small images."""
+    """Return the group that holds all files in order; None unless they are small and of one kind."""
     header = read_header(files[0])
     if header is None or header.height * header.width >= SMALL:
         return None

@@ -29,7 +29,7 @@ class DaliCpuDecoder(ResizingDecoder):
         self.pipeline = self.new_pipeline()
 
     def new_pipeline(self, **more) -> DecodePipeline:
-        """A pipeline that decodes as this decoder; more: `work` of DecodePipeline."""
+        """Return a pipeline that decodes as this decoder does. more: `work` of DecodePipeline."""
         from gpufeed.decoders.dali_pipeline import DecodePipeline
 
         return DecodePipeline(None, self.threads, resize=self.resize, device="cpu", **more)
@@ -38,7 +38,9 @@ class DaliCpuDecoder(ResizingDecoder):
         return out.device.type == "cpu" and self.fill_by(self.pipeline, files, out)
 
     def fill_by(self, pipeline: DecodePipeline, files: list[bytes], out: torch.Tensor, **values) -> bool:
-        """Whether a pipeline of `new_pipeline` could fill `out`; values: of DecodePipeline.fill."""
+        """Fill `out` by a pipeline of `new_pipeline`; return whether it could. values: of
+        DecodePipeline.fill.
+        """
         try:
             return pipeline.fill(files, out, values)
         except RuntimeError:

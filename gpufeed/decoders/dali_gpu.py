@@ -17,26 +17,30 @@ if TYPE_CHECKING:
     from gpufeed.decoders.dali_pipeline import DecodePipeline
 
 # Loader dali_gpu on an H100 with 16 cores (docs/lab/decoding.md, tests/bench/dali_engines.py): files of 7 kB
-# come 1.6 times as fast without the engines, of 24 kB equally fast, of 86 kB 1.9 times with this share.
+# load 1.6 times as fast without the engines, of 24 kB equally fast, of 86 kB 1.9 times as fast with this
+# share.
 ENGINES_FROM, SHARE = 32_000, 0.65
 
 
 def share_of_engines(size: float, engines: int | None) -> float:
-    """DALI's `hw_decoder_load` for files of so many bytes in the mean, on a GPU with so many JPEG engines.
+    """Return DALI's `hw_decoder_load` for files of this mean size in bytes on a GPU with JPEG engines.
 
-    engines: None if that is unknown; where there are none DALI decodes without them, whatever the share.
+    engines: how many there are, None if unknown; on a GPU without any, DALI ignores the share.
     """
     return SHARE if engines != 0 and size >= ENGINES_FROM else 0.0
 
 
-# Bytes a thread that DALI keeps by itself on the device and, twice, on the host; and what NVIDIA's ImageNet
-# example has it keep for the largest image there.
+# Bytes a thread that DALI reserves on the device and, twice, on the host: by default, and in NVIDIA's
+# ImageNet
+# example for the largest image there.
 LARGEST = 6430, 5980  # height, width
 DEVICE_BYTES, HOST_BYTES = (16 * 2**20, 211_025_920), (8 * 2**20, 140_544_512)
 
 
 def size_for_engines(files: list[bytes]) -> float | None:
-    """Bytes of an image file in the mean, None if none is one; 0 where the engines would get one wrong."""
+    """Return the mean size of the image files in bytes, None without any; 0 if the engines would get
+    one wrong.
+    """
     kinds = [(header.kind, len(data)) for data in files if (header := read_header(data)) is not None]
     if any(kind == SCALED_GRAY for kind, _ in kinds):
         return 0
@@ -44,9 +48,9 @@ def size_for_engines(files: list[bytes]) -> float | None:
 
 
 class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
-    """fn.decoders.image on `mixed`, with interpolated chroma as libjpeg has it.
+    """fn.decoders.image on `mixed`, with chroma interpolated as in libjpeg.
 
-    If nobody says by `expect` how large the files are, those of the first call tell.
+    Without a call of `expect`, the files of the first call say how large files are.
     """
 
     name = "dali_gpu"
@@ -56,22 +60,21 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
     def open(self) -> None:
         self.engines = jpeg_engines(self.device)
         self.use(0.0)
-        self.chosen = False  # that is for the trial image alone
+        self.chosen = False  # that share was for the trial image alone
 
     def use(self, share: float) -> None:
-        """Has the JPEG engines decode this share of the files from now on, 0 to 1.
+        """Have the JPEG engines decode this share of the files from now on, 0 to 1.
 
-        Where they decode any, grayscale files with sampling factors, which they get wrong, go to Pillow.
+        Unless it is 0, grayscale files with sampling factors, which the engines get wrong, go to Pillow.
         """
         self.share, self.chosen = share, True
         self.takes = (NVJPEG_KINDS if share else JPEG_KINDS) | PNG_KINDS
         self.pipeline = self.new_pipeline()
 
     def make_room(self, height: int, width: int) -> None:
-        """Has pipelines to come allocate beforehand for images of at most these sides, not while they decode.
+        """Have later pipelines allocate memory for images of at most these sides when they are built.
 
-        As NVIDIA's example, in proportion to the largest image, but no more than there and no less than
-        DALI by itself.
+        The amount is that of NVIDIA's example, scaled by the largest image, and at least DALI's default.
         """
         height, width = min(height, LARGEST[0]), min(width, LARGEST[1])
         share = height * width / math.prod(LARGEST)
@@ -91,7 +94,7 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
         self.use(share_of_engines(size, self.engines))
 
     def look_at(self, files: list[bytes]) -> None:
-        """Gets ready for files like these, unless a share is chosen already."""
+        """Prepare for files like these, unless a share is chosen already."""
         if not self.chosen and (size := size_for_engines(files)) is not None:
             self.expect(size)
 
@@ -104,7 +107,7 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
         return super().decode_fitting(files)
 
     def new_pipeline(self, **more) -> DecodePipeline:
-        """A pipeline that decodes as this decoder; more: `work` of DecodePipeline."""
+        """Return a pipeline that decodes as this decoder does. more: `work` of DecodePipeline."""
         from gpufeed.decoders.dali_pipeline import DecodePipeline
 
         return DecodePipeline(
@@ -121,7 +124,9 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
         return out.device == self.device and self.fill_by(self.pipeline, files, out)
 
     def fill_by(self, pipeline: DecodePipeline, files: list[bytes], out: torch.Tensor, **values) -> bool:
-        """Whether a pipeline of `new_pipeline` could fill `out`; values: of DecodePipeline.fill."""
+        """Fill `out` by a pipeline of `new_pipeline`; return whether it could. values: of
+        DecodePipeline.fill.
+        """
         try:
             return pipeline.fill(files, out, values)
         except RuntimeError as error:

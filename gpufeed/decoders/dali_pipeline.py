@@ -15,28 +15,28 @@ from nvidia.dali.plugin.pytorch import feed_ndarray
 
 from gpufeed.decoders.image_transfer import split
 
-# else nvJPEG before 13.2 writes two lines for each image of subsampled chroma that is cut while decoded
+# otherwise nvJPEG before 13.2 prints two lines for each image of subsampled chroma that it decodes in part
 os.environ.setdefault("DALI_NVIMGCODEC_LOG_LEVEL", "1")
 MOST_FILES = 1024  # in one run: 1024 images of 224 x 224 pixels are 154 MB
 
 
 class Work(Protocol):
-    """What a pipeline does to decoded images. inputs: names of the values that it takes, one a file each."""
+    """What a pipeline does to decoded images. inputs: names of its inputs, each a value for every file."""
 
     inputs: tuple[str, ...]
 
     def part(self, values: Mapping[str, DataNode]) -> dict[str, DataNode]:
-        """`start` and `shape`, rows and columns of the part of each image that is decoded; {}: all of it."""
+        """Return `start` and `shape` (rows, columns) of the part of each image to decode; {}: all of it."""
 
     def graph(self, images: DataNode, values: Mapping[str, DataNode]) -> DataNode:
-        """What becomes of the images; values: the nodes that bring `inputs`."""
+        """Return the node of the processed images. values: the nodes of `inputs`."""
 
 
 class DecodePipeline:
-    """Runs of at most MOST_FILES files. DALI gives up a pipeline in which one file cannot be decoded.
+    """A pipeline run with at most MOST_FILES files at a time. It is rebuilt after a file that DALI refuses.
 
-    cuts_on_gpu: whether the GPU's decoder, too, leaves out what is beside a part. With interpolated chroma
-    nvJPEG does so from version 13.2 on; before, images of subsampled chroma go to the CPU.
+    cuts_on_gpu: whether the GPU's decoder can decode a part of an image. With interpolated chroma nvJPEG can
+    from version 13.2 on; before, images of subsampled chroma go to the CPU.
     """
 
     cuts_on_gpu = False
@@ -49,10 +49,10 @@ class DecodePipeline:
         resize: tuple[int, int] | None = None,
         **decoder_options,
     ):
-        """device_id: None for CPU alone, which needs no driver. decoder_options: of fn.decoders.image.
+        """Build the pipeline. device_id: None for the CPU alone, which needs no driver.
 
-        resize: (height, width) to which decoded images are brought; None leaves them as they are. work:
-        what follows.
+        work: what follows decoding. resize: (height, width) to which decoded images are resized; None keeps
+        their size. decoder_options: of fn.decoders.image.
         """
         self.device_id, self.threads, self.options = device_id, threads, decoder_options
         self.work, self.resize = work, resize
@@ -63,7 +63,7 @@ class DecodePipeline:
             batch_size=MOST_FILES,
             num_threads=self.threads,
             device_id=self.device_id,
-            prefetch_queue_depth=1,  # each run is fed and awaited; a deeper queue would only take memory
+            prefetch_queue_depth=1,  # each run is fed and awaited; a deeper queue would only use memory
         )
         with pipeline:
             files = fn.external_source(name="files", device="cpu", dtype=types.UINT8, ndim=1)
@@ -72,7 +72,7 @@ class DecodePipeline:
         return pipeline
 
     def output(self, files: DataNode, work: Work | None) -> DataNode:
-        """The node of a pipeline of this one's device for what becomes of encoded files."""
+        """Return the output node for encoded files, in a pipeline on this one's device."""
         values = {name: fn.external_source(name=name, device="cpu") for name in work.inputs} if work else {}
         images = self.images(files, work.part(values) if work else {})
         return images if work is None else work.graph(images, values)
@@ -83,12 +83,12 @@ class DecodePipeline:
         return {"output_type": types.RGB, "adjust_orientation": False, **self.options}
 
     def images(self, files: DataNode, part: Mapping[str, DataNode] | None = None) -> DataNode:
-        """The node that decodes encoded files, in a pipeline of this one's device: uint8 (H, W, 3) each.
+        """Return the node that decodes encoded files to uint8 (H, W, 3), in a pipeline on this one's device.
 
-        part: as Work.part gives it.
+        part: from Work.part.
         """
         if part and (self.device_id is None or self.cuts_on_gpu):
-            # skips rows and columns beside the part: a fifth less CPU on photographs, and the same pixels
+            # skips rows and columns outside the part: a fifth less CPU time on photographs, the same pixels
             images = fn.decoders.image_slice(files, axes=[0, 1], **part, **self.decoding)
         else:
             images = fn.decoders.image(files, **self.decoding)
@@ -96,13 +96,13 @@ class DecodePipeline:
         return images if self.resize is None else stretched(images, self.resize)
 
     def decode(self, files: list[bytes], device: torch.device) -> list[torch.Tensor]:
-        """All images on `device`, which is the pipeline's; raises RuntimeError for a bad file."""
+        """Return all images on `device`, which is the pipeline's; raise RuntimeError for a bad file."""
         return [image for _, output in self.runs(files) for image in copied(output, device)]
 
     def runs(
         self, files: list[bytes], values: Mapping[str, np.ndarray] | None = None
     ) -> Iterator[tuple[slice, object]]:
-        """The places of some files and the TensorList that came of them, valid until the next is asked for.
+        """Yield the places of some files and their TensorList, which is valid until the next one.
 
         values: an array (n, ...) for each input of `work`. Raises RuntimeError for a file that DALI refuses.
         """
@@ -124,23 +124,25 @@ class DecodePipeline:
     def fill(
         self, files: list[bytes], out: torch.Tensor, values: Mapping[str, np.ndarray] | None = None
     ) -> bool:
-        """The outputs of all files in `out`, contiguous, (n, ...) on the pipeline's device; False if their
-        shapes differ from its rows. Raises RuntimeError for a file that DALI refuses."""
+        """Write the outputs of all files to `out`, contiguous, (n, ...) on the pipeline's device.
+
+        Return False if their shapes differ from its rows. Raises RuntimeError for a file that DALI refuses.
+        """
         return all(copy_output(output, out[places]) for places, output in self.runs(files, values))
 
 
 def stretched(images: DataNode, size: tuple[int, int] | DataNode) -> DataNode:
-    """uint8 images of (H, W, 3) brought to (height, width), bilinear over all pixels that a new one covers.
+    """Resize uint8 images (H, W, 3) to (height, width), bilinear with antialiasing.
 
-    size: of all, or float32 (2,) of each.
-    Of what DALI has this is nearest to decoders/pillow.py (docs/lab/pixels.md).
+    size: of all, or float32 (2,) of each. Of DALI's filters this is nearest to decoders/pillow.py
+    (docs/lab/pixels.md).
     """
     size = size if isinstance(size, DataNode) else list(size)
     return fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=True)
 
 
 def copied(output, device: torch.device) -> list[torch.Tensor]:
-    """Copies of the images of a TensorList on `device`, uint8 (H, W, 3) each, in one flat tensor."""
+    """Copy the images of a TensorList, uint8 (H, W, 3) each, to views of one flat tensor on `device`."""
     shapes = output.shape()
     flat = torch.empty(sum(map(math.prod, shapes)), dtype=torch.uint8, device=device)
     copy_output(output, flat, shapes)
@@ -148,9 +150,9 @@ def copied(output, device: torch.device) -> list[torch.Tensor]:
 
 
 def copy_output(output, out: torch.Tensor, shapes: Sequence[tuple[int, ...]] | None = None) -> bool:
-    """Copies a TensorList to `out`, contiguous, (n, ...) on its device, n being the images in it.
+    """Copy a TensorList of n images to `out`, contiguous, (n, ...) on its device.
 
-    shapes: of each image, where they differ; `out` is flat then, and uint8. False if the images have other
+    shapes: of each image, if they differ; `out` is then flat uint8. Return False if the images have other
     shapes than these, or than the rows of `out`.
     """
     stream = torch.cuda.current_stream(out.device) if out.device.type == "cuda" else None

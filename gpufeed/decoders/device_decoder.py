@@ -1,4 +1,4 @@
-"""What the decoders that leave their images on the GPU have in common."""
+"""The base class of the decoders that leave their images on the GPU."""
 
 import io
 from abc import abstractmethod
@@ -12,20 +12,21 @@ from gpufeed.decoders.base import Decoded, DeviceDecoded, Tolerance
 from gpufeed.decoders.fallback import FallbackDecoder, Refused, fill_gaps
 from gpufeed.decoders.image_transfer import to_device, to_host
 
-# nvJPEG with interpolated chroma, on real JPEGs of 32 and 64 pixels: up to 3 from Pillow and 0.03 in the mean
-# with CUDA 13; up to 5 and 0.64, and at most 1.008 in an image, with CUDA 12 (docs/reference/decoders.md)
+# nvJPEG with interpolated chroma, on real JPEGs of 32 and 64 pixels: it differs from Pillow by up to 3, 0.03
+# in the mean, with CUDA 13; by up to 5, 0.64 in the mean, 1.008 in that of an image, with CUDA 12
+# (docs/reference/decoders.md)
 NVJPEG_TOLERANCE = Tolerance(16, 1.5)
 
 
 class DeviceDecoder(FallbackDecoder):
-    """Decodes on the current CUDA device; `decode_taken` gives tensors for its current stream."""
+    """A decoder on the current CUDA device; `decode_taken` returns tensors for its current stream."""
 
     parallel = "device"
 
     def __init__(self, threads: int = 1):
-        """Raises Skip without a GPU, or if a first image cannot be decoded there at all.
+        """Decode a trial image; raise Skip without a GPU or if that fails.
 
-        Without that trial a library built for another GPU or driver would leave all files to Pillow.
+        Otherwise a library built for another GPU or driver would leave all files to Pillow.
         """
         super().__init__(threads)
         self.device = current_device(self.name)
@@ -39,18 +40,18 @@ class DeviceDecoder(FallbackDecoder):
 
     @abstractmethod
     def open(self) -> None:
-        """Sets the library up on `self.device`; called once, before the first image."""
+        """Set the library up on `self.device`; called once, before the first image."""
 
     def refusal(self, error: RuntimeError) -> Exception:
-        """The library's error as Refused, unless it says nothing of a file: then as it is.
+        """Return the library's error as Refused, or unchanged if it is not about a file.
 
-        Raises torch's own error if the GPU has failed, since all files would go to Pillow unnoticed.
+        Raises torch's own error if the GPU has failed; otherwise all files would go to Pillow unnoticed.
         """
         torch.cuda.synchronize(self.device)
         return error if isinstance(error, torch.OutOfMemoryError) else Refused(str(error))
 
     def check_device(self, error: RuntimeError) -> None:
-        """Raises what `refusal` would not call Refused: the file is then not at fault."""
+        """Raise the error unless `refusal` blames a file for it."""
         if not isinstance(found := self.refusal(error), Refused):
             raise found
 
@@ -70,7 +71,7 @@ class DeviceDecoder(FallbackDecoder):
 
 
 def current_device(decoder: str) -> torch.device:
-    """The current CUDA device; raises Skip if there is none."""
+    """Return the current CUDA device; raise Skip if there is none."""
     if not torch.cuda.is_available():
         raise Skip(
             f"Decoder {decoder} needs a CUDA GPU, and torch {torch.__version__} finds none on this node."
@@ -79,7 +80,7 @@ def current_device(decoder: str) -> torch.device:
 
 
 def trial_jpeg() -> bytes:
-    """A baseline JPEG of 64 x 64 pixels, the smallest side that every hardware decoder takes."""
+    """Return a baseline JPEG of 64 x 64 pixels, the smallest side that every hardware decoder takes."""
     buffer = io.BytesIO()
     Image.fromarray(np.full((64, 64, 3), 128, np.uint8)).save(buffer, "JPEG")
     return buffer.getvalue()

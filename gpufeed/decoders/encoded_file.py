@@ -1,4 +1,4 @@
-"""Reads an image file with few system calls, and from its first and last bytes which decoder can take it."""
+"""Read an image file with few system calls, and tell from its first and last bytes which decoder takes it."""
 
 import contextlib
 import os
@@ -10,13 +10,13 @@ from PIL import Image
 
 from gpufeed.decoders.base import bad_file
 
-PIECE = 64 * 2**10  # bytes asked for at first: most small images come whole
-MOST_BYTES = 2**29  # of one image: Pillow takes no more pixels than those of 8-bit RGB, uncompressed
-LOOKED_AT = 256  # files whose sizes stand for all
+PIECE = 64 * 2**10  # bytes of the first read, which most small images fit into
+MOST_BYTES = 2**29  # of one file: as much as the most pixels that Pillow takes, as 8-bit RGB
+LOOKED_AT = 256  # files whose sizes are a sample of all
 
 
 def read_file(path: str) -> bytes:
-    """A whole file by open, read and close: Path.read_bytes makes a file object and asks for the size too.
+    """Return a whole file by open, read and close alone; Path.read_bytes makes more system calls.
 
     Raises GpufeedError if it cannot be read.
     """
@@ -24,7 +24,7 @@ def read_file(path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = os.read(descriptor, PIECE)
-            if len(data) < PIECE:  # a regular file gives less than was asked for at its end only
+            if len(data) < PIECE:  # a regular file returns less than asked for only at its end
                 return data
             pieces = [data]
             while data := os.read(descriptor, os.fstat(descriptor).st_size):
@@ -37,10 +37,10 @@ def read_file(path: str) -> bytes:
 
 
 def mean_size(paths: list[str]) -> float:
-    """Bytes of a file in the mean, of at most LOOKED_AT of them all along the list; 0 if none can be read."""
+    """Return the mean size of at most LOOKED_AT of the files in bytes; 0 if none can be read."""
     sizes = []
     for path in paths[:: max(1, -(-len(paths) // LOOKED_AT))]:
-        with contextlib.suppress(OSError):  # whoever reads it will name it
+        with contextlib.suppress(OSError):  # reading it raises an error that names it
             sizes.append(os.path.getsize(path))
     return sum(sizes) / len(sizes) if sizes else 0.0
 
@@ -58,12 +58,12 @@ class Header:
     width: int
 
 
-EXIF = b"Exif\0\0"  # behind marker APP1 and a length. Source: Exif 2.32, 4.7.2
+EXIF = b"Exif\0\0"  # after marker APP1 and a length. Source: Exif 2.32, 4.7.2
 APP1, APP15, SCAN = 0xE1, 0xEF, 0xDA
 
 
 def without_exif(data: bytes) -> bytes:
-    """Return a JPEG whose Exif data has another marker, APP15, for libraries that turn images as it says."""
+    """Return a JPEG whose Exif data has the marker APP15, so that no library rotates it by its Exif tag."""
     found = [place for marker, place in segments(data) if marker == APP1 and data.startswith(EXIF, place + 4)]
     if found:
         changed = bytearray(data)
@@ -74,8 +74,8 @@ def without_exif(data: bytes) -> bytes:
 
 
 SCALED_GRAY = "jpeg Gray with sampling factors"
-# What nvJPEG decodes. On an H200 its JPEG engines gave wrong pixels, without an error, for grayscale files
-# whose one component says 2 x 2; for libjpeg such a factor has no meaning, and its encoders do write it.
+# The kinds that nvJPEG decodes. On an H200 its JPEG engines returned wrong pixels, without an error, for gray
+# files with sampling factors of 2 x 2. libjpeg ignores such factors, but some of its encoders write them.
 NVJPEG_KINDS = frozenset({"jpeg YCbCr", "jpeg Gray"})
 JPEG_KINDS = NVJPEG_KINDS | {SCALED_GRAY}
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 without DHT, JPG and DAC
@@ -83,11 +83,11 @@ PNG_KINDS = frozenset({f"png {bits}" for bits in (1, 2, 4, 8)})
 
 
 def read_header(data: bytes) -> Header | None:
-    """The header of a JPEG or PNG file; None for any other file.
+    """Return the header of a JPEG or PNG file; None for any other file.
 
-    None also if the file does not end as its format does, since one cut-off file ends a whole call of
-    some libraries, or says more pixels than Pillow takes, since a decoder would ask for them all.
-    A JPEG takes 2 us, where decoding one of 64 x 64 pixels takes 60 us.
+    Also None for a file without its format's end mark, since one cut-off file fails a whole call of some
+    libraries, and for a header with more pixels than Pillow takes, since a decoder would allocate them.
+    It takes 2 us for a JPEG; decoding one of 64 x 64 pixels takes 60 us.
     """
     if data.startswith(JPEG_START) and data.endswith(JPEG_END):
         header = jpeg_header(data)
@@ -99,12 +99,12 @@ def read_header(data: bytes) -> Header | None:
 
 
 def most_pixels() -> float:
-    """Pillow's limit, above which it takes a file for a decompression bomb."""
+    """Return the number of pixels above which Pillow takes a file for a decompression bomb."""
     return float("inf") if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
 
 
 def jpeg_header(data: bytes) -> Header | None:
-    from simplejpeg import decode_jpeg_header  # here, so that a node without it skips and does not fail
+    from simplejpeg import decode_jpeg_header  # here, so that a node without it skips instead of failing
 
     try:
         height, width, colour, _ = decode_jpeg_header(data)
@@ -115,18 +115,18 @@ def jpeg_header(data: bytes) -> Header | None:
 
 
 def gray_factors(data: bytes) -> bytes:
-    """The byte of sampling factors of a JPEG's first component; empty if there is no frame header.
+    """Return the byte of sampling factors of a JPEG's first component; empty if there is no frame header.
 
     Source: ITU-T T.81, B.2.2: after the marker come length, precision, height, width, the number of
-    components, and of each its id, its factors and its table.
+    components, and for each its id, its factors and its table.
     """
     return next((data[place + 11 : place + 12] for marker, place in segments(data) if marker in FRAMES), b"")
 
 
 def segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """Marker and place of each segment of a JPEG up to its first scan; ends where no segment begins.
+    """Yield the marker and place of each segment of a JPEG up to its first scan or the first damage.
 
-    Source: ITU-T T.81, B.1.1.2: bytes of 0xFF may fill the room before a marker.
+    Source: ITU-T T.81, B.1.1.2: fill bytes of 0xFF may precede a marker.
     """
     place = 2
     while place + 4 <= len(data) and data[place] == 0xFF:
@@ -141,7 +141,7 @@ def segments(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def png_header(data: bytes) -> Header | None:
-    """Source: PNG specification, third edition, IHDR: the first chunk, 13 bytes."""
+    """Read the first chunk. Source: PNG specification, third edition, IHDR: 13 bytes."""
     if data[12:16] != b"IHDR":
         return None
     width, height, bits = struct.unpack(">IIB", data[16:25])

@@ -1,4 +1,4 @@
-"""Decoders for a part of all files, with Pillow for the rest; some resize too, nearly as Pillow does."""
+"""Base classes of decoders for some kinds of files, with Pillow for the rest; some also resize."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FallbackDecoder(Decoder):
     """Files of the kinds in `takes` go to `decode_taken`; all others, and what it refuses, go to Pillow."""
 
     takes: ClassVar[frozenset[str]] = JPEG_KINDS | PNG_KINDS
-    resize: tuple[int, int] | None = None  # (height, width) of what it gives, if not that of the files
+    resize: tuple[int, int] | None = None  # (height, width) of its images, if not that of the files
     library: Any  # the package that decodes, whose version is the decoder's
 
     def __init__(self, threads: int = 1):
@@ -33,22 +33,22 @@ class FallbackDecoder(Decoder):
 
     @abstractmethod
     def decode_taken(self, files: list[bytes]) -> Sequence[Any | None]:
-        """One uint8 (H, W, 3) array or tensor a file, None for a file that the library refuses.
+        """Return a uint8 (H, W, 3) array or tensor for each file, None for a file that the library refuses.
 
-        In the size of `resize`, if it has one.
+        Images have the size `resize`, if that is set.
         """
 
     def decode(self, files: list[bytes]) -> Decoded:
         return Decoded(*fill_gaps(self.name, self.decode_fitting(files), files, self.pillow))
 
     def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
-        """In one call where all files are of the library's kinds and come out in one size, as mostly."""
+        """Decode in one call if the library takes all files and their images have the size of `out`."""
         if files and self.takes_all(files, tuple(out.shape[1:3])) and self.fill(files, out):
             return [Outcome(self.name)] * len(files)
         return super().decode_into(files, out)
 
     def takes_all(self, files: list[bytes], size: tuple[int, int]) -> bool:
-        """Whether every file is of a kind in `takes` and comes out in (height, width), by its header."""
+        """Return whether all headers are of a kind in `takes` and of an image of (height, width) `size`."""
         for data in files:
             header = read_header(data)
             if header is None or header.kind not in self.takes or self.size_of(header) != size:
@@ -56,18 +56,18 @@ class FallbackDecoder(Decoder):
         return True
 
     def size_of(self, header: Header) -> tuple[int, int]:
-        """(height, width) of what becomes of a file."""
+        """Return (height, width) of a file's decoded image."""
         return self.resize or (header.height, header.width)
 
     def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
-        """Decodes files that it takes, which all come out in one size, into `out`, uint8 (N, H, W, 3).
+        """Decode files for which `takes_all` is true into `out`, uint8 (N, H, W, 3).
 
-        False if that failed, or if the library has no form that is cheaper than image by image.
+        Return False if that failed, or if the library cannot do it cheaper than image by image.
         """
         return False
 
     def decode_fitting(self, files: list[bytes]) -> list[Any | None]:
-        """What `decode_taken` makes of the files that it takes, in place; None for all others."""
+        """Return the images of `decode_taken` at the places of their files; None for all other files."""
         headers = [read_header(data) for data in files]
         taken = [i for i, header in enumerate(headers) if header and header.kind in self.takes]
         images: list[Any | None] = [None] * len(files)
@@ -89,18 +89,18 @@ class SingleDecoder(FallbackDecoder):
 
     @abstractmethod
     def decode_one(self, data: bytes) -> np.ndarray | None:
-        """uint8 (H, W, 3); None for a file that the library refuses."""
+        """Return uint8 (H, W, 3); None for a file that the library refuses."""
 
 
 def fits(image: Any | None, size: tuple[int, int]) -> bool:
-    """Whether a result has the size that it should have, so that no wrong sample passes for a right one."""
+    """Return whether there is an image and it has this (height, width)."""
     return image is not None and tuple(image.shape) == (*size, 3)
 
 
 def fill_gaps(
     name: str, images: list[Any | None], files: list[bytes], pillow: PillowDecoder
 ) -> tuple[list[np.ndarray | None], list[Outcome]]:
-    """Pillow's image where `images` has none, and every image's outcome."""
+    """Return the images, with Pillow's where there is none, and their outcomes."""
     images, outcomes = list(images), [Outcome(name)] * len(images)
     gaps = [i for i, image in enumerate(images) if image is None]
     decoded = pillow.decode([files[i] for i in gaps])
@@ -110,9 +110,9 @@ def fill_gaps(
 
 
 def isolate(decode_batch: Callable[[list[bytes]], list], files: list[bytes]) -> list[Any | None]:
-    """A batch call that raises Refused for one bad file: all files together, or else half of them each.
+    """Decode a batch by a call that raises Refused for any bad file: all at once, else in halves, and so on.
 
-    So one bad file of a batch costs as much as decoding the batch again, not a call for every file.
+    So one bad file costs about as much as decoding the batch again, not a call for every file.
     """
     try:
         return decode_batch(files)
@@ -124,21 +124,21 @@ def isolate(decode_batch: Callable[[list[bytes]], list], files: list[bytes]) -> 
 
 
 class ResizingDecoder(FallbackDecoder):
-    """Brings all images to `resize`, (height, width), if it has one; else leaves them as their files are."""
+    """A decoder that resizes all images to `resize`, (height, width), unless that is None."""
 
     def __init__(self, threads: int = 1, resize: tuple[int, int] | None = None):
-        self.resize = resize  # first: decoders of the GPU try an image while they are set up
+        self.resize = resize  # first, since decoders of the GPU decode a trial image in their __init__
         super().__init__(threads)
         if resize is not None:
             self.pillow = ResizedPillow(resize)
             self.tolerance = self.tolerance.then(resize_tolerance(resize))
 
     def make_room(self, height: int, width: int) -> None:
-        """Gets ready for images of at most these sides."""
+        """Reserve memory for images of at most these sides."""
 
 
 class ResizedPillow(PillowDecoder):
-    """Pillow, and its own resize, which is the reference."""
+    """Pillow with its own resize, which is the reference."""
 
     def __init__(self, size: tuple[int, int]):
         super().__init__()
@@ -151,12 +151,12 @@ class ResizedPillow(PillowDecoder):
 
 
 def resize_tolerance(size: tuple[int, int]) -> Tolerance:
-    """How far DALI's antialiased bilinear resize to (height, width) may be from Pillow's, in steps of 0..255.
+    """Return how far DALI's antialiased bilinear resize to (height, width) may be from Pillow's.
 
-    Both lay a triangle over the pixels that a new one covers. At the sides of an image an eighth of it at
-    most lies outside: Pillow cuts that off, DALI gives it to the outermost pixel. So the outermost rows and
-    columns of the new image may differ by 255 / 8, its corners by 255 (1 - (7/8)^2), nothing else; that they
-    can be reached, and that all other values are at most 1 off, tells docs/lab/pixels.md.
+    Both weight pixels by a triangle. At an image's border at most an eighth of it lies outside: Pillow cuts
+    that off, DALI adds it to the outermost pixel. So border rows and columns may differ by 255 / 8, corners
+    by 255 (1 - (7/8)^2). docs/lab/pixels.md shows that these bounds are reached, and that all other values
+    differ by at most 1.
     """
     height, width = size
     corner = 255 * (1 - (7 / 8) ** 2)

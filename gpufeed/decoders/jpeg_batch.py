@@ -10,10 +10,10 @@ from gpufeed.native.jpeg_op import decode_files
 
 
 class BatchDecoder:
-    """Decodes JPEGs of any sizes, samplings and tables in one call; keeps nothing from call to call.
+    """A decoder of JPEGs of any sizes, samplings and tables in one call, without state.
 
-    The extension must be loaded. Threads that each have their own stream may call it at once. Beside the
-    files and the images a call takes about 1.6 times the files' bytes on the device, and at most 1 GiB.
+    The extension must be loaded. Threads with their own streams may call it at once. Beside the files and the
+    images a call needs about 1.6 times the files' bytes on the device, at most 1 GiB.
     """
 
     def __init__(self, device: torch.device):
@@ -22,9 +22,9 @@ class BatchDecoder:
     def decode(
         self, files: Sequence[bytes], windows: torch.Tensor | None = None
     ) -> tuple[Ragged, torch.Tensor]:
-        """`decode_buffer` of files that are apart."""
+        """Copy the files to one buffer and decode them as `decode_buffer` does."""
         offsets = np.cumsum([0, *map(len, files)], dtype=np.int64)
-        # torch uses page-locked memory again only after the copy that reads it
+        # torch reuses page-locked memory only after the copy that reads it
         data = torch.empty(int(offsets[-1]), dtype=torch.uint8, pin_memory=self.device.type == "cuda")
         room = data.numpy()
         for file, start, end in zip(files, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
@@ -34,15 +34,14 @@ class BatchDecoder:
     def decode_buffer(
         self, data: torch.Tensor, offsets: torch.Tensor, windows: torch.Tensor | None = None
     ) -> tuple[Ragged, torch.Tensor]:
-        """(images, faults) of files in one buffer on the host, ready for the device's current stream.
+        """Return (images, faults) of files in one buffer on the host, ready for the device's current stream.
 
-        data: uint8 (bytes,), page-locked for a GPU, and not to be changed before what is queued on the
-        stream until now has run; offsets: int64 (N + 1,), where each file begins and the last ends. faults:
-        uint8 (N,) on the device, indices into jpeg_op.FAULTS: an image with one is 0 everywhere. Of the
-        images the places and sizes are on the host; a file whose header is refused has height and width 0.
-        windows: int32 (N, 4), what is needed of each image, as decode_files has it: the images are parts
-        then, which cover their windows. Waits for nothing. Raises ValueError or TypeError for tensors that
-        are not these.
+        data: uint8 (bytes,), page-locked for a GPU; it must stay unchanged until the work queued so far has
+        run. offsets: int64 (N + 1,), where each file begins and the last ends. windows: int32 (N, 4), what is
+        needed of each image, as in decode_files; then the images are parts that cover their windows. faults:
+        uint8 (N,) on the device, indices into jpeg_op.FAULTS; an image with a fault is all 0. Places and
+        sizes of the images are on the host; a file whose header is refused has height and width 0. Does not
+        wait. Raises ValueError or TypeError for other tensors.
         """
         on_device = data.to(self.device, non_blocking=True)
         flat, faults, places = decode_files(on_device, data, offsets, windows=windows)

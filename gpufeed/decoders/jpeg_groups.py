@@ -15,7 +15,7 @@ from gpufeed.native.jpeg_op import Coding, tables_of
 
 @dataclass(frozen=True)
 class Group:
-    """Files of one kind. places: where they stand in the list that was given; coded: their coded bytes."""
+    """Files of one kind. places: their indices in the list of files; coded: their coded bytes."""
 
     kind: Kind
     places: list[int] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Group:
 
 
 def grouped(files: Sequence[bytes]) -> list[Group]:
-    """All files that can be in a group, each once; the others are in none."""
+    """Return the files in groups of one kind; those that can be in no group are left out."""
     groups: dict[Kind, Group] = {}
     found = defaultdict(list)
     for place, data in enumerate(files):
@@ -31,7 +31,7 @@ def grouped(files: Sequence[bytes]) -> list[Group]:
             jpeg = parse(data, whole_mcus=False)
         except Refused:
             continue
-        # most files have the very same object, whose identity is asked faster than its hash
+        # most files share one Kind object, and its id is faster than its hash
         found[id(jpeg.kind)].append((place, jpeg))
     for members in found.values():
         kind = members[0][1].kind
@@ -45,13 +45,13 @@ def grouped(files: Sequence[bytes]) -> list[Group]:
 
 
 def can_code(kind: Kind) -> bool:
-    """Whether decode_jpegs takes it: both colours by the same Huffman tables, as everybody writes them."""
+    """Return whether decode_jpegs takes the kind: both chroma components must use the same Huffman tables."""
     return len({(part.dc_table, part.ac_table) for part in kind.components[1:]}) <= 1
 
 
 @lru_cache(maxsize=64)
 def coding_of(kind: Kind, device: torch.device) -> Coding:
-    """What decode_jpegs must know of a kind, its tables on the device."""
+    """Return the description of a kind for decode_jpegs, with its tables on the device."""
     huffman, quantisation = dict(kind.huffman), dict(kind.quantisation)
     first, *others = kind.components
     tables = []
@@ -70,7 +70,9 @@ def coding_of(kind: Kind, device: torch.device) -> Coding:
 
 
 def code_digest() -> str:
-    """12 hex digits that change with whatever decides the pixels: kernels, tables, and who is in a group."""
+    """Return 12 hex digits that change with all code that decides the pixels: kernels, tables and
+    grouping.
+    """
     return source_digest.digest(
         "native/csrc/**/*.[ch]*",
         "native/compile_job.py",
@@ -82,7 +84,7 @@ def code_digest() -> str:
 
 
 def joined(coded: Sequence[bytes]) -> tuple[torch.Tensor, torch.Tensor]:
-    """(data uint8 (bytes,), offsets int64 (N + 1,)) on the host, as decode_jpegs takes them."""
+    """Return (data uint8 (bytes,), offsets int64 (N + 1,)) on the host, as decode_jpegs takes them."""
     offsets = torch.from_numpy(np.cumsum([0, *map(len, coded)], dtype=np.int64))
     data = torch.empty(int(offsets[-1]), dtype=torch.uint8)
     data.numpy()[:] = np.frombuffer(b"".join(coded), np.uint8)

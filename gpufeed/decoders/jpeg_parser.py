@@ -1,7 +1,7 @@
-"""Takes one JPEG file apart: what its header says, and its entropy-coded bytes as they are.
+"""Parse a JPEG file into its header's contents and its entropy-coded bytes.
 
-Strict on purpose: a file that is anything but plain baseline is refused with a reason and goes the
-ordinary way. Reasons name no sizes or offsets, so that they can be counted.
+Strict on purpose: a file that is not plain baseline is refused with a reason and decoded elsewhere. Reasons
+name no sizes or offsets, so that they can be counted.
 Source: ITU-T T.81 (JPEG), annex B for the markers, table B.5 for the limits of Huffman tables.
 """
 
@@ -31,7 +31,7 @@ OTHER_FRAMES = {
 }
 # in the scan FF 00 stands for a byte FF; FF before any other byte begins a marker
 MARKER_IN_SCAN = re.compile(rb"\xff[^\x00]", re.DOTALL)
-# (horizontal, vertical) of the brightness against colour at 1 x 1: what libjpeg-turbo and nvJPEG both know
+# (horizontal, vertical) of luma relative to chroma at 1 x 1: those that libjpeg-turbo and nvJPEG both know
 SAMPLINGS = {(1, 1): "4:4:4", (2, 1): "4:2:2", (1, 2): "4:4:0", (2, 2): "4:2:0", (4, 1): "4:1:1"}
 BLOCK = 8  # pixels a side
 MAX_DC_CATEGORY = 11  # 8-bit baseline
@@ -59,7 +59,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Kind:
-    """All that two files must share to stand in one strip. Only tables that the scan uses are kept.
+    """All that two files must share to be in one strip. Only tables that the scan uses are kept.
 
     quantisation: (number, 64 bytes in zigzag order); huffman: (class << 4 | number, 16 counts and the
     symbols). Both sorted. The colour space is grayscale (one component) or YCbCr (three).
@@ -96,7 +96,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Jpeg:
-    """A file taken apart. entropy: the bytes between the scan's header and the end-of-image marker."""
+    """A parsed file. entropy: the bytes between the scan's header and the end-of-image marker."""
 
     kind: Kind
     entropy: bytes
@@ -104,7 +104,7 @@ class Jpeg:
 
 @dataclass
 class Header:
-    """What the segments before the scan have said so far."""
+    """The contents of the segments before the scan, as far as they are read."""
 
     quantisation: dict[int, bytes]
     huffman: dict[int, bytes]
@@ -114,7 +114,7 @@ class Header:
 
 
 def parse(data: bytes, whole_mcus: bool = True) -> Jpeg:
-    """Takes a whole file apart; raises Refused, with the reason, for all that a strip cannot hold.
+    """Parse a whole file; raise Refused, with the reason, for a file that a strip cannot hold.
 
     Accepted: baseline Huffman coding of 8 bits, one scan of one (grayscale) or three (YCbCr) components,
     sides that are whole MCUs unless whole_mcus is False, no restart intervals, nothing after the end of the
@@ -128,7 +128,7 @@ def parse(data: bytes, whole_mcus: bool = True) -> Jpeg:
 
 
 def header_end(data: bytes) -> int:
-    """Where the entropy-coded bytes begin."""
+    """Return the offset of the first entropy-coded byte."""
     if data[:2] != bytes([0xFF, SOI]):
         raise Refused("not a JPEG file")
     marker, position = SOI, 2
@@ -139,7 +139,7 @@ def header_end(data: bytes) -> int:
 
 @lru_cache(maxsize=64)  # most files of a dataset begin with the same bytes
 def kind_of(header: bytes) -> Kind:
-    """The kind of a file from its bytes before the entropy-coded ones."""
+    """Return the kind of a file, given the bytes before the entropy-coded ones."""
     found = Header({}, {})
     position = 2
     while position < len(header):
@@ -150,7 +150,7 @@ def kind_of(header: bytes) -> Kind:
 
 
 def segment(data: bytes, position: int) -> tuple[int, bytes, int]:
-    """(marker, contents, end) of the segment that begins at `position`."""
+    """Return (marker, contents, end) of the segment that begins at `position`."""
     start = position + 4
     if start > len(data):
         raise Refused("the header is cut off")
@@ -165,7 +165,7 @@ def segment(data: bytes, position: int) -> tuple[int, bytes, int]:
 
 
 def read_segment(header: Header, marker: int, body: bytes) -> None:
-    """Notes in `header` what a segment before the scan says."""
+    """Read a segment before the scan into `header`."""
     if marker == DQT:
         read_quantisation(header, body)
     elif marker == DHT:
@@ -186,7 +186,7 @@ def read_segment(header: Header, marker: int, body: bytes) -> None:
 
 
 def read_application(header: Header, marker: int, body: bytes) -> None:
-    """The colour space, by the two markers that libjpeg reads; metadata are left behind."""
+    """Read the colour space from the two markers that libjpeg reads; other metadata are ignored."""
     if marker == APP0 and len(body) >= 14 and body.startswith(b"JFIF\0"):
         header.jfif = True
     elif marker == APP14 and len(body) >= 12 and body.startswith(b"Adobe"):
@@ -194,7 +194,7 @@ def read_application(header: Header, marker: int, body: bytes) -> None:
 
 
 def read_quantisation(header: Header, body: bytes) -> None:
-    """One segment may define several tables of 64 bytes; a later one replaces an earlier one."""
+    """Read one or more tables of 64 bytes; a later one replaces an earlier one."""
     if len(body) % 65:
         raise Refused("quantisation tables of the wrong length")  # or of 16 bits, which are not baseline
     for start in range(0, len(body), 65):
@@ -205,7 +205,7 @@ def read_quantisation(header: Header, body: bytes) -> None:
 
 
 def read_huffman(header: Header, body: bytes) -> None:
-    """One segment may define several tables: 16 counts of codes by length, then the symbols."""
+    """Read one or more tables: 16 counts of codes by length, then the symbols."""
     start = 0
     while start < len(body):
         counts = body[start + 1 : start + 17]
@@ -219,7 +219,7 @@ def read_huffman(header: Header, body: bytes) -> None:
 
 
 def check_huffman(number: int, counts: bytes, symbols: bytes) -> None:
-    """Refuses tables that are no prefix code, and numbers and symbols outside of baseline."""
+    """Refuse tables that are no prefix code, and numbers and symbols outside of baseline."""
     if number not in (0x00, 0x01, 0x10, 0x11) or len(symbols) > 256:
         raise Refused("a Huffman table that is not baseline")
     if number < 0x10 and any(symbol > MAX_DC_CATEGORY for symbol in symbols):
@@ -233,7 +233,7 @@ def check_huffman(number: int, counts: bytes, symbols: bytes) -> None:
 
 
 def describe(header: Header, scan: bytes) -> Kind:
-    """The kind of a file from its header and the contents of its scan header."""
+    """Return the kind of a file from its header and the contents of its scan header."""
     if header.frame is None:
         raise Refused("a scan before the frame")
     height, width, parts = read_frame(header.frame)
@@ -252,7 +252,7 @@ def describe(header: Header, scan: bytes) -> Kind:
 
 
 def read_frame(body: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:
-    """(height, width, [(id, sampling factors, quantisation table)]) of a frame header."""
+    """Return (height, width, [(id, sampling factors, quantisation table)]) of a frame header."""
     if len(body) < FRAME.size:
         raise Refused("the frame header is cut off")
     precision, height, width, count = FRAME.unpack_from(body)
@@ -267,7 +267,9 @@ def read_frame(body: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:
 
 
 def read_scan(body: bytes, ids: list[int]) -> list[int]:
-    """The table numbers (DC << 4 | AC) of each component; all must be in the scan, in the frame's order."""
+    """Return the table numbers (DC << 4 | AC) of each component; the scan must hold all in the
+    frame's order.
+    """
     count = len(ids)
     if len(body) != 2 * count + 4 or body[0] != count or list(body[1 : 2 * count : 2]) != ids:
         raise Refused("the scan does not hold all components in order")
@@ -277,7 +279,7 @@ def read_scan(body: bytes, ids: list[int]) -> list[int]:
 
 
 def check_components(components: tuple[Component, ...], header: Header) -> None:
-    """Refuses sampling that decoders disagree on, and every colour space but grayscale and YCbCr."""
+    """Refuse sampling that decoders disagree on, and every colour space but grayscale and YCbCr."""
     first, *others = components
     sampling = (first.horizontal, first.vertical)
     if not others:
@@ -288,7 +290,7 @@ def check_components(components: tuple[Component, ...], header: Header) -> None:
         raise Refused("sampling factors that are rare")
     if len({part.id for part in components}) != 3:
         raise Refused("two components of one name")
-    # decoders differ where the markers contradict each other, and in what they guess without any
+    # decoders disagree if the markers contradict each other or are missing
     if header.adobe_transform not in (None, 1):
         raise Refused("not YCbCr: its Adobe marker names another colour space")
     if not header.jfif and header.adobe_transform is None and [part.id for part in components] != [1, 2, 3]:
@@ -296,7 +298,7 @@ def check_components(components: tuple[Component, ...], header: Header) -> None:
 
 
 def used_tables(components: tuple[Component, ...], header: Header) -> tuple[tuple, tuple]:
-    """The quantisation and Huffman tables that the components name, sorted by number."""
+    """Return the quantisation and Huffman tables that the components name, sorted by number."""
     quantisation = {part.quantisation for part in components}
     huffman = {part.dc_table for part in components} | {0x10 | part.ac_table for part in components}
     if not quantisation <= header.quantisation.keys() or not huffman <= header.huffman.keys():
@@ -308,7 +310,7 @@ def used_tables(components: tuple[Component, ...], header: Header) -> tuple[tupl
 
 
 def entropy(data: bytes, start: int, kind: Kind) -> bytes:
-    """The entropy-coded bytes from `start` to the end-of-image marker, which must end the file."""
+    """Return the entropy-coded bytes from `start` to the end-of-image marker, which must end the file."""
     marker = MARKER_IN_SCAN.search(data, start)
     if marker is None:
         raise Refused("no end of image")
@@ -317,7 +319,7 @@ def entropy(data: bytes, start: int, kind: Kind) -> bytes:
     if marker.end() != len(data):
         raise Refused("bytes after the end of the image")
     coded = data[start : marker.start()]
-    # a block takes two codes at least, one for DC and one for the end of the block, of a bit or more
+    # a block has at least two codes, one for DC and one for the end of the block, of a bit or more
     if 8 * len(coded) < 2 * kind.blocks:
         raise Refused("too few bytes for its size")
     return coded

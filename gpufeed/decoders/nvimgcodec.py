@@ -38,7 +38,7 @@ class NvImageCodecDecoder(DeviceDecoder):
     def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
         stream = torch.cuda.current_stream(self.device)
         images = decode_streams(self.library, self.codec, files, cuda_stream=stream.cuda_stream)
-        # copies, since the library takes its memory back without regard to what torch has queued on it
+        # copies, since the library reuses its memory without regard to work that torch has queued on it
         copies = together([None if image is None else torch.from_dlpack(image) for image in images])
-        stream.synchronize()  # sync point: the copies are done before the originals go
+        stream.synchronize()  # sync point: the originals must outlive the copies
         return copies

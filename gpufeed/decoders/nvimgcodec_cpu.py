@@ -1,4 +1,4 @@
-"""nvImageCodec on the CPU: one call decodes on its own threads and gives None for a bad image."""
+"""nvImageCodec on the CPU: one call decodes on its own threads and returns None for a bad image."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ from gpufeed.decoders.base import EXACT
 from gpufeed.decoders.fallback import FallbackDecoder
 
 NEEDS = {"nvidia.nvimgcodec": "nvidia-nvimgcodec-cu12 or nvidia-nvimgcodec-cu13", "simplejpeg": "simplejpeg"}
-OPTIONS = ":fancy_upsampling=1"  # interpolates chroma as libjpeg does, where a backend can
+OPTIONS = ":fancy_upsampling=1"  # backends that can interpolate chroma as libjpeg does
 
 
 class NvImageCodecCpuDecoder(FallbackDecoder):
@@ -37,13 +37,13 @@ class NvImageCodecCpuDecoder(FallbackDecoder):
 
 
 def decode_streams(library, codec, files: list[bytes], **options) -> list:
-    """One nvimgcodec.Image a file, interleaved RGB, or None. options: of nvimgcodec.Decoder.decode."""
+    """Return an nvimgcodec.Image, interleaved RGB, or None for each file. options: of Decoder.decode."""
     params = library.DecodeParams(
         apply_exif_orientation=False, color_spec=library.SRGB, sample_format=library.I_RGB
     )
     streams = {}
     for i, data in enumerate(files):
-        with contextlib.suppress(RuntimeError):  # not even a header that it can read
+        with contextlib.suppress(RuntimeError):  # it cannot read the header
             streams[i] = library.CodeStream(data)
     images = codec.decode(list(streams.values()), params=params, **options) if streams else []
     found = dict(zip(streams, images, strict=True))

@@ -1,4 +1,4 @@
-"""OpenCV, on one core: decode to BGR, then swap the channels, as image loaders in its style do."""
+"""OpenCV on one core: it decodes to BGR, then the channels are swapped, as loaders with OpenCV do."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ class OpenCVDecoder(SingleDecoder):
         super().__init__(threads)
         import cv2
 
-        # threads of OpenCV do not survive the fork of a decoding process, and one core is all it may use
+        # OpenCV's threads do not survive the fork of a decoding process, which may use one core only
         cv2.setNumThreads(1)
         self.library = cv2
         self.flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION

@@ -1,7 +1,7 @@
-"""Decoding as fast as so many cores allow: each decoder by what scales for it, from files to the device.
+"""Decode as fast as the given cores allow, from files to the device.
 
-A decoder of one core runs in processes that decode into shared memory; one with threads of its own gets one
-call a batch, as a GPU decoder does, while a thread reads the files of the next batch.
+A decoder of one core runs in processes that decode into shared memory. One with its own threads, like a GPU
+decoder, gets a whole batch in one call, while a thread reads the files of the next batch.
 """
 
 import contextlib
@@ -30,20 +30,20 @@ from gpufeed.decoders.decoding_process import Opening, Task, serve
 from gpufeed.decoders.encoded_file import mean_size, read_file
 from gpufeed.decoders.image_transfer import split, to_device
 
-SLOTS = 3  # batches in flight: one is copied or used, and no process waits for the slowest of a batch
+SLOTS = 3  # batches in flight, so that no process waits for the slowest one or for a copy
 COPIERS = 4  # threads that copy the images of a batch to a slot
-STUCK_S = 300  # without an answer for so long a process counts as stuck
-END_S = 5  # for killed processes to be gone; one that waits for a dead disk in the kernel may outlive it
+STUCK_S = 300  # a process without an answer for so long counts as stuck
+END_S = 5  # to wait for killed processes; one that hangs in the kernel on a dead disk may outlive it
 
 log = logging.getLogger("gpufeed")
 
 
 @dataclass(frozen=True)
 class Files:
-    """What is decoded: files in this order, again and again in batches of `batch_size`.
+    """The files to decode, in this order, again and again in batches of `batch_size`.
 
-    height, width: of every image; None where they differ, and `sizes` has them, int64 (files, 2). manifest,
-    strips: the dataset of these files and its strips.bin, for who decodes whole strips instead.
+    height, width: of every image; None if they differ: then `sizes` has them, int64 (files, 2). manifest,
+    strips: the dataset of these files and its strips.bin, to decode whole strips instead.
     """
 
     paths: list[str]
@@ -56,7 +56,7 @@ class Files:
 
     @cached_property
     def shapes(self) -> list[tuple[int, int, int]]:
-        """Of each file's image: (H, W, 3)."""
+        """The shape of each file's image, (H, W, 3)."""
         if self.sizes is None:
             return [(self.height, self.width, 3)] * len(self.paths)
         return [(height, width, 3) for height, width in self.sizes.tolist()]
@@ -67,67 +67,68 @@ class Files:
         return np.array(self.shapes, np.int64).prod(axis=1)
 
     def numbers(self, batch: int) -> np.ndarray:
-        """The files of a batch, int64 (batch_size,): beyond the last again from 0."""
+        """Return the numbers of a batch's files, int64 (batch_size,), wrapping around after the last."""
         return np.arange(batch * self.batch_size, (batch + 1) * self.batch_size) % len(self.paths)
 
     def bounds(self, numbers: np.ndarray) -> np.ndarray:
-        """Where the image of each of n files begins in flat memory; last, where all end. int64 (n + 1,)."""
+        """Return the offsets of n files' images in flat memory, and their end, int64 (n + 1,)."""
         return np.concatenate([[0], np.cumsum(self.lengths[numbers])])
 
     def room(self) -> int:
-        """Bytes of the largest batch, whichever file it begins with."""
+        """Return the bytes of the largest batch, whichever file it begins with."""
         every = self.bounds(np.arange(len(self.paths) + self.batch_size) % len(self.paths))
         return int((every[self.batch_size :] - every[: -self.batch_size]).max())
 
     def images(self, numbers: np.ndarray, flat: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
-        """The images of files in flat memory as views, uint8: one (n, H, W, 3), or a list of (H, W, 3)."""
+        """Return views of the files' images in flat memory, uint8: (n, H, W, 3), or a list of (H, W, 3)."""
         if self.sizes is None:
             return flat[: self.bounds(numbers)[-1]].view(-1, self.height, self.width, 3)
         return list(split(flat, [self.shapes[number] for number in numbers]))
 
 
 class Bulk(ABC):
-    """A decoder on some cores: made once (processes, threads, device buffers), opened for files many times.
+    """A decoder on several cores: made once (processes, threads, device buffers), opened for files many
+    times.
 
-    fell_back: images so far that another decoder had to decode. settings: as Decoder.settings, for the
-    files that are open.
+    fell_back: images so far that another decoder had to decode. settings: as in Decoder.settings, for the
+    open files.
     """
 
     files: Files
     settings: dict[str, float | None] = {}  # noqa: RUF012
-    slots: "Slots | None" = None  # memory of the batches in flight, where a bulk has such
+    slots: "Slots | None" = None  # memory of the batches in flight, if it needs any
 
     def __init__(self, device: torch.device):
         self.device, self.fell_back = device, 0
 
     @abstractmethod
     def open(self, files: Files) -> None:
-        """Makes ready for these files; replaces those opened before."""
+        """Prepare for these files, which replace those opened before."""
 
     def reads(self) -> list[str]:
-        """Every file that a run may read."""
+        """Return every file that a run may read."""
         return self.files.paths
 
     def let_go(self) -> None:  # noqa: B027 - most have nothing mapped
-        """Lets go of the pages of files that it has mapped, which the kernel would not evict."""
+        """Unmap files, so that the kernel can evict their pages."""
 
     @abstractmethod
     def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
-        """Decodes `images` files or a few more, whole batches, from the first file on.
+        """Decode at least `images` files in whole batches, from the first file on.
 
         Yields uint8 (n, H, W, 3) on the device, or a list of (H, W, 3) for files of several sizes, ready for
-        its current stream and valid until the next one is asked for. Raises GpufeedError for a file that
-        nobody can decode, after which it can run again, and for a process that died or is stuck, after which
-        the bulk can only be closed.
+        its current stream and valid until the next one. Raises GpufeedError for a file that nobody can
+        decode, after which it can run again, and for a process that died or is stuck, after which it can only
+        be closed.
         """
 
     @abstractmethod
     def version(self) -> str:
-        """Decoder and version of its library."""
+        """Return the decoder and version of its library."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends processes and threads; safe to call twice."""
+        """End processes and threads; safe to call twice."""
 
     def _drop_slots(self) -> None:
         if self.slots is not None:
@@ -142,9 +143,10 @@ class Bulk(ABC):
 
 
 def open_bulk(decoder: str, cores: int, device: torch.device, core_ids: list[int] | None = None) -> Bulk:
-    """The bulk form of a registered decoder on `cores` cores.
+    """Return the bulk form of a registered decoder on `cores` cores.
 
-    core_ids: where its processes run; None leaves them free. Raises Skip if the node lacks what it needs.
+    core_ids: the cores of its processes, by default any. Raises Skip if the node lacks what the decoder
+    needs.
     """
     if load("decoder", decoder).parallel == "processes":
         return ProcessBulk(decoder, cores, device, core_ids)
@@ -152,7 +154,7 @@ def open_bulk(decoder: str, cores: int, device: torch.device, core_ids: list[int
 
 
 class Slots:
-    """Host memory for SLOTS batches, page-locked where the device is a GPU, and the way from it to there."""
+    """Host memory for SLOTS batches, page-locked for a GPU, and the copy from it to the device."""
 
     def __init__(self, files: Files, device: torch.device, shared: bool):
         shape = (SLOTS, files.room())
@@ -167,13 +169,13 @@ class Slots:
             self.host = torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
     def free(self, slot: int) -> torch.Tensor:
-        """The slot, flat uint8, once the copy from it is over."""
+        """Wait until the copy from the slot is done; return the slot, flat uint8."""
         if (event := self.copied[slot]) is not None:
-            event.synchronize()  # sync point: the slot is written again
+            event.synchronize()  # sync point: the slot will be overwritten
         return self.host[slot]
 
     def deliver(self, slot: int, size: int) -> torch.Tensor:
-        """The first bytes of a slot on the device; the host's own memory if that is the device."""
+        """Return the first `size` bytes of a slot on the device; for the CPU that is the slot itself."""
         host = self.host[slot, :size]
         if self.device.type == "cpu":
             return host
@@ -198,9 +200,9 @@ class Slots:
 
 
 def shared_tensor(shape: tuple[int, ...]) -> tuple[int, torch.Tensor]:
-    """(descriptor, uint8 tensor) of memory that other processes can map too; it goes with its last user."""
+    """Return (descriptor, uint8 tensor) of memory that other processes can map; its last user frees it."""
     size = int(np.prod(shape))
-    if hasattr(os, "memfd_create"):  # not limited by the size of /dev/shm, as containers set it
+    if hasattr(os, "memfd_create"):  # not limited by the size of /dev/shm, which is small in containers
         descriptor = os.memfd_create("gpufeed")
     else:
         with tempfile.TemporaryFile() as file:
@@ -210,22 +212,22 @@ def shared_tensor(shape: tuple[int, ...]) -> tuple[int, torch.Tensor]:
 
 
 def page_lock(host: torch.Tensor) -> None:
-    """Locks the pages of a host tensor, so that the GPU copies from them beside other work."""
+    """Lock the pages of a host tensor, so that copies to the GPU overlap other work."""
     torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.numel(), 0))
 
 
 class ProcessBulk(Bulk):
-    """A decoder of one core in as many processes as cores, each with its part of every batch.
+    """A decoder of one core in a process for each core; each decodes a part of every batch.
 
-    When one says nothing for STUCK_S all are killed: what keeps one waiting keeps the others too, and each
-    answer that they owe would take as long again.
+    If one does not answer for STUCK_S, all are killed: the others probably wait for the same thing, and each
+    pending answer would take as long again.
     """
 
     def __init__(self, decoder: str, cores: int, device: torch.device, core_ids: list[int] | None = None):
         super().__init__(device)
         self.decoder, self.workers = decoder, []
-        self.owed = [0] * cores  # answers that a process has still to give
-        # not forked from this process, which may have started CUDA; and an end of a pipe has no third owner
+        self.owed = [0] * cores  # pending answers of each process
+        # not forked from this process, which may have started CUDA and holds ends of the other pipes
         context = get_context("forkserver")
         context.set_forkserver_preload(
             ["__main__", "gpufeed.decoders.decoding_process", *modules_of(decoder)]
@@ -269,22 +271,24 @@ class ProcessBulk(Bulk):
             self._drain()
 
     def _drain(self) -> None:
-        """Takes the answers that are still to come, after an error or when nobody wants the rest."""
+        """Receive all pending answers, after an error or if the caller stopped early."""
         for number in range(len(self.workers)):
             while self.owed[number]:
                 with contextlib.suppress(GpufeedError):
                     self._answer(number)
 
     def _ask(self, number: int) -> list[int]:
-        """Spreads batch `number` over the processes, equally many pixels each; returns those with a part."""
+        """Split batch `number` into parts of equally many pixels; return the processes that got one."""
         size, bounds = self.files.batch_size, self.files.bounds(self.files.numbers(number))
         self.slots.free(number % SLOTS)
         parts = min(size, len(self.workers))
         asked = []
         for part, (start, end) in enumerate(itertools.pairwise(cuts(bounds, parts))):
-            if start == end:  # beside an image that is larger than a part
+            if start == end:  # next to an image larger than a part
                 continue
-            worker = (number * parts + part) % len(self.workers)  # goes round: a small batch has few parts
+            worker = (number * parts + part) % len(
+                self.workers
+            )  # round robin, since a small batch has few parts
             self._send(worker, Task(number % SLOTS, int(bounds[start]), number * size + start, end - start))
             asked.append(worker)
         return asked
@@ -297,14 +301,14 @@ class ProcessBulk(Bulk):
             raise self._dead(number) from error
 
     def _answer(self, number: int):
-        """The next answer of a process; raises what it raised, and GpufeedError if it is dead or stuck."""
+        """Return the next answer of a process; raise its error, or GpufeedError if it is dead or stuck."""
         connection = self.workers[number][1]
         self.owed[number] = max(0, self.owed[number] - 1)  # an error counts as the answer
         try:
             if not connection.poll(STUCK_S):
                 self._kill()
                 raise GpufeedError(
-                    f"a decoding process of {self.decoder} said nothing for {STUCK_S} s",
+                    f"no answer from a decoding process of {self.decoder} for {STUCK_S} s",
                     "an answer for each part of a batch",
                     "look at the load of the node and at the log, and run the command again",
                 )
@@ -335,40 +339,41 @@ class ProcessBulk(Bulk):
         self._drop_slots()
 
     def _kill(self) -> None:
-        """Ends the processes, whatever they are at; what they owe is owed no more."""
+        """Kill the processes and forget their pending answers."""
         for process, connection in self.workers:
             connection.close()
-            process.kill()  # SIGTERM would wait in a process that is stopped, and they have nothing to save
+            process.kill()  # a stopped process would not handle SIGTERM, and they have nothing to save
         end = time.monotonic() + END_S
         for process, _ in self.workers:
             process.join(max(0.0, end - time.monotonic()))
             if process.is_alive():
-                log.warning("decoding process %d does not end though it was killed", process.pid)
+                log.warning("decoding process %d has not ended although it was killed", process.pid)
         self.owed = [0] * len(self.owed)
         self.workers = []
 
     def _check_alive(self) -> None:
         if not self.workers:
             raise GpufeedError(
-                f"no decoding process of {self.decoder} any more: one was stuck, or the bulk was closed",
-                "processes that are at work",
-                "make a new bulk",
+                f"no decoding process of {self.decoder} left: one was stuck, or the decoder was closed",
+                "running processes",
+                "open the decoder again with open_bulk",
             )
 
 
 def modules_of(decoder: str) -> list[str]:
-    """What the parent of all decoding processes imports once: the decoder's module and what it needs."""
+    """Return the modules that the fork server imports once: the decoder's and those that it needs."""
     return [DECODERS[decoder].target.partition(":")[0], *load("decoder", decoder).needs]
 
 
 class CallBulk(Bulk):
-    """A decoder that spreads one call over its own threads, or over a GPU; one thread reads ahead.
+    """A decoder that runs a whole batch on its own threads or a GPU, while one thread reads ahead.
 
-    Images of several sizes that come to the host are decoded ahead too, while others are copied to a slot.
+    Images of several sizes that are decoded on the host are also decoded ahead, while others are copied to a
+    slot.
     """
 
     def __init__(self, decoder: str, cores: int, device: torch.device):
-        """torch joins the images to a batch with the threads that it has: see `torch_threads`."""
+        """Open the decoder. torch stacks images to a batch on its own threads: see `torch_threads`."""
         super().__init__(device)
         self.decoder = load("decoder", decoder)(cores)
         self.reader, self.caller = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
@@ -387,14 +392,16 @@ class CallBulk(Bulk):
 
     def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         numbers = range(-(-images // self.files.batch_size))
-        read = ahead(self.reader, self._read, numbers)
+        read = prefetched(self.reader, self._read, numbers)
         if self.files.sizes is None:
             yield from map(self._decode, numbers, read)
         elif self.slots is None:
             for number, data in zip(numbers, read, strict=True):
                 yield self._checked(number, self.decoder.decode_to(data, self.decoder.device))
         else:
-            for number, decoded in zip(numbers, ahead(self.caller, self.decoder.decode, read), strict=True):
+            for number, decoded in zip(
+                numbers, prefetched(self.caller, self.decoder.decode, read), strict=True
+            ):
                 yield self._delivered(number, self._checked(number, decoded))
 
     def _read(self, number: int) -> list[bytes]:
@@ -410,18 +417,18 @@ class CallBulk(Bulk):
         return out if self.slots is None else delivered(self.files, self.slots, number)
 
     def _checked(self, number: int, decoded: Decoded | DeviceDecoded) -> list:
-        """The images of batch `number`, each of the size that it should have."""
+        """Check the sizes of the images of batch `number`, count them, and return them."""
         shapes = [self.files.shapes[i] for i in self.files.numbers(number)]
         self._take(number, checked(decoded, shapes))
         return decoded.images
 
     def _delivered(self, number: int, images: list[np.ndarray]) -> list[torch.Tensor]:
-        """Images of the host on the device, by way of a slot."""
+        """Copy images on the host to a slot and from there to the device."""
         if self.device.type == "cpu":
             return to_device(images, self.device)
         slot, bounds = self.slots.free(number % SLOTS).numpy(), self.files.bounds(self.files.numbers(number))
 
-        def copy(first: int) -> None:  # few calls: each takes the interpreter's lock from the decoding thread
+        def copy(first: int) -> None:  # few calls, since each takes the GIL from the decoding thread
             for i in range(first, len(images), COPIERS):
                 slot[bounds[i] : bounds[i + 1]] = images[i].reshape(-1)
 
@@ -429,7 +436,7 @@ class CallBulk(Bulk):
         return delivered(self.files, self.slots, number)
 
     def _take(self, number: int, outcomes: list[Outcome]) -> None:
-        """Counts the images of a batch; raises GpufeedError naming a file that could not be decoded."""
+        """Count the images of a batch; raise GpufeedError naming a file that could not be decoded."""
         for outcome, i in zip(outcomes, self.files.numbers(number), strict=True):
             if outcome.decoder is None:
                 raise bad_file(Path(self.files.paths[i]), str(outcome.reason))
@@ -444,8 +451,8 @@ class CallBulk(Bulk):
         self._drop_slots()
 
 
-def ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterator:
-    """work(item) of each item; while one result is used, the pool is at work on the next."""
+def prefetched(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterator:
+    """Yield work(item) for each item; the pool computes the next result while one is used."""
     waiting = None
     for item in items:
         following = pool.submit(work, item)
@@ -457,20 +464,20 @@ def ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterator
 
 
 def cuts(bounds: np.ndarray, parts: int) -> list[int]:
-    """Where a batch is cut into parts of nearly as many bytes each: parts + 1 places in `bounds`."""
+    """Return the bounds of parts of a batch with nearly equal bytes: parts + 1 indices into `bounds`."""
     middles = (bounds[:-1] + bounds[1:]) / 2
     return [*np.searchsorted(middles, bounds[-1] * np.arange(parts) / parts).tolist(), len(bounds) - 1]
 
 
 def delivered(files: Files, slots: Slots, number: int) -> torch.Tensor | list[torch.Tensor]:
-    """Batch `number`, whole in its slot, on the device."""
+    """Return batch `number` on the device, once its slot is filled."""
     numbers = files.numbers(number)
     return files.images(numbers, slots.deliver(number % SLOTS, int(files.bounds(numbers)[-1])))
 
 
 @contextlib.contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Lets torch use so many threads on the CPU inside, and as many as before after it."""
+    """Set the number of torch's CPU threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

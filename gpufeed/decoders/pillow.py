@@ -28,7 +28,7 @@ class PillowDecoder(Decoder):
                     return None
                 image.draft(image.mode, (size[0] // factor, size[1] // factor))
                 reduced = np.array(image.convert("RGB"))
-        except Exception:  # as in _decode_one: whoever decodes the whole file says what is wrong
+        except Exception:  # as in _decode_one; decoding the whole file then reports what is wrong
             return None
         return reduced if reduced.shape[:2] == reduced_size(size[1], size[0], factor) else None
 
@@ -39,36 +39,36 @@ class PillowDecoder(Decoder):
         try:
             return rgb(data), Outcome(self.name)
         except UnidentifiedImageError:
-            # its own message holds the address of a buffer, which says nothing
+            # Pillow's own message contains the address of a buffer, which is useless
             return None, Outcome(None, f"not an image that Pillow knows ({len(data)} bytes)")
         except Exception as error:  # damaged files raise OSError, ValueError, struct.error, SyntaxError ...
             return None, Outcome(None, f"{type(error).__name__}: {error}")
 
 
 def rgb(data: bytes) -> np.ndarray:
-    """The pixels of one file, uint8 (H, W, 3); raises what Pillow raises.
+    """Return the pixels of one file, uint8 (H, W, 3); raise what Pillow raises.
 
-    Gray of 16 bits keeps its upper 8, as colours of 16 bits do in Pillow itself. More pixels than twice
-    Image.MAX_IMAGE_PIXELS are refused by Pillow as a decompression bomb.
+    16-bit gray keeps its upper 8 bits, as 16-bit colour does in Pillow itself. Pillow refuses more pixels
+    than twice Image.MAX_IMAGE_PIXELS as a decompression bomb.
     """
     with Image.open(io.BytesIO(data)) as image:
         if not has_range(image):
-            raise ValueError(f"mode {image.mode}, and nothing that says which value is black and which white")
+            raise ValueError(f"mode {image.mode}, which does not say which values are black and white")
         if image.mode.startswith("I;16"):  # 16-bit grayscale: convert() would clip at 255
             return np.repeat((np.array(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
         return np.array(image.convert("RGB"))
 
 
 def reduced_size(height: int, width: int, factor: int) -> tuple[int, int]:
-    """Return the sides of an image that libjpeg decodes at 1/factor."""
+    """Return (height, width) of an image that libjpeg decodes at 1/factor."""
     return -(-height // factor), -(-width // factor)
 
 
 def has_range(image: Image.Image) -> bool:
-    """Whether black and white of an opened image are known.
+    """Return whether an opened image says which values are black and white.
 
-    Not of 32-bit and floating-point numbers, which convert() would clip at 0 and 255, nor where Pillow opens
-    a TIFF of 12 bits, or one in which 0 is white, as if it were any of 16 bits.
+    32-bit and floating-point images do not; convert() would clip them at 0 and 255. Nor do TIFFs of 12 bits,
+    or with white as 0, which Pillow opens like any 16-bit image.
     """
     if not image.mode.startswith("I;16"):
         return image.mode not in ("I", "F")
@@ -77,9 +77,9 @@ def has_range(image: Image.Image) -> bool:
 
 
 def resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """uint8 (H, W, 3) stretched to (height, width), bilinear over all pixels that a new one covers.
+    """Resize uint8 (H, W, 3) to (height, width) by Pillow's antialiased bilinear filter, the reference.
 
-    Pillow's own resize, which is the reference. The image itself where it has that size.
+    Return the image itself if it already has that size.
     """
     if image.shape[:2] == size:
         return image

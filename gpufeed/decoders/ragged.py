@@ -1,4 +1,4 @@
-"""Images of any sizes in one buffer: what a cache of mixed sizes holds and a batch is cut out of."""
+"""Images of any sizes in one buffer, from which batches are cut."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,13 +9,12 @@ import torch
 
 @dataclass(frozen=True)
 class Ragged:
-    """uint8 images, each of its own height and width, somewhere in one flat tensor.
+    """uint8 images, each with its own height and width, in one flat tensor.
 
-    flat: uint8 (bytes,). offsets, heights, widths: int64 (N,), all three on flat's device or all on the
-    host. Image n begins at flat[offsets[n]] and is (H, W, 3) without gaps, or (3, H, W) if planar; images
-    may lie in any order, overlap and repeat.
-    whole: None, or, of images of which a part is there, int64 (4, N) beside the offsets: the part's first row
-    and column in the image, and height and width of the image.
+    flat: uint8 (bytes,). offsets, heights, widths: int64 (N,), all three on flat's device or all on the host.
+    Image n begins at flat[offsets[n]] and is (H, W, 3) without gaps, or (3, H, W) if planar; images may be in
+    any order, overlap and repeat. whole: None, or if only parts of the images are there, int64 (4, N) on the
+    offsets' device: the part's first row and column in its image, and the image's height and width.
     """
 
     flat: torch.Tensor
@@ -27,7 +26,7 @@ class Ragged:
 
     @classmethod
     def pack(cls, images: Sequence[torch.Tensor]) -> "Ragged":
-        """One behind the other; at least one. images: uint8 (H, W, 3) of one device; copies them."""
+        """Copy at least one image, uint8 (H, W, 3) on one device each, to one buffer."""
         sizes = torch.tensor([image.shape[:2] for image in images])
         ends = list(itertools.accumulate(image.numel() for image in images))
         flat = torch.cat([image.reshape(-1) for image in images])
@@ -37,27 +36,27 @@ class Ragged:
         return len(self.offsets)
 
     def select(self, rows: torch.Tensor) -> "Ragged":
-        """Some of the images in the same memory. rows: int64 (n,), where the offsets are."""
+        """Return some of the images in the same memory. rows: int64 (n,), on the offsets' device."""
         parts = (tensor.index_select(0, rows) for tensor in (self.offsets, self.heights, self.widths))
         whole = None if self.whole is None else self.whole.index_select(1, rows)
         return Ragged(self.flat, *parts, self.planar, whole)
 
     def sides(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Heights and widths of the images, also of those of which a part is there."""
+        """Return the heights and widths of the full images, even if only parts are there."""
         return (self.heights, self.widths) if self.whole is None else (self.whole[2], self.whole[3])
 
     def views(self) -> list[torch.Tensor]:
-        """Each image, or the part that is there, as (H, W, 3), in the same memory.
+        """Return each image, or the part that is there, as a view (H, W, 3).
 
-        Waits for the device if the sizes are there.
+        Waits for the device if the sizes are on it.
         """
         sizes = zip(self.offsets.tolist(), self.heights.tolist(), self.widths.tolist(), strict=True)
         return [self._view(*size) for size in sizes]
 
     def stacked(self) -> torch.Tensor | None:
-        """All images as one view, (N, H, W, 3), if they have one size and lie in order at equal distances.
+        """Return all images as one view, (N, H, W, 3), if they have one size and are evenly spaced.
 
-        Waits for the device if the sizes are there.
+        Waits for the device if the sizes are on it.
         """
         heights, widths = set(self.heights.tolist()), set(self.widths.tolist())
         steps = set(self.offsets.diff().tolist()) or {0}

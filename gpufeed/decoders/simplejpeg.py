@@ -1,4 +1,4 @@
-"""simplejpeg, on one core: libjpeg-turbo with next to nothing around it."""
+"""simplejpeg, on one core: a thin wrapper of libjpeg-turbo."""
 
 import numpy as np
 
@@ -41,9 +41,9 @@ class SimpleJpegDecoder(SingleDecoder):
 
 
 def decode_jpeg(data, fancy: bool, out: np.ndarray | None = None) -> np.ndarray:
-    """One JPEG to uint8 RGB (rows, W, 3), grayscale expanded; raises ValueError at the first irregularity.
+    """Decode one JPEG to uint8 RGB (rows, W, 3), grayscale expanded; raise ValueError at the first warning.
 
-    fancy: libjpeg's default, which smooths subsampled colour over neighbouring rows; False repeats it.
+    fancy: libjpeg's default, which smooths subsampled colour over neighbouring rows; False repeats pixels.
     """
     import simplejpeg
 

@@ -1,8 +1,8 @@
-"""Joins files of one kind into a strip: one header, and a restart marker before each image but the first.
+"""Join files of one kind into a strip: one header, and a restart marker before each image but the first.
 
-A restart sets the DC predictions back to 0, as the start of a scan does, so that every image's
-entropy-coded bytes mean in the strip what they meant in its file. They are copied, never changed.
-Source: ITU-T T.81, B.2.4.4 and E.1.4 (restart intervals).
+A restart resets the DC predictions to 0, as the start of a scan does, so that every image's entropy-coded
+bytes mean the same in the strip as in its file. They are copied, never changed. Source: ITU-T T.81, B.2.4.4
+and E.1.4 (restart intervals).
 """
 
 import hashlib
@@ -19,9 +19,10 @@ RST0, RESTARTS = 0xD0, 8
 
 
 def header(kind: Kind, count: int) -> bytes:
-    """The header of a strip of `count` images, up to the first entropy-coded byte.
+    """Return the header of a strip of `count` images, up to the first entropy-coded byte.
 
-    JFIF says grayscale or YCbCr to every decoder. Raises GpufeedError for a strip that is too tall.
+    Its JFIF marker means grayscale or YCbCr to every decoder. Raises GpufeedError for a strip that is too
+    tall.
     """
     rows = kind.height * count
     if not 1 <= rows <= MAX_ROWS:
@@ -39,12 +40,12 @@ def header(kind: Kind, count: int) -> bytes:
 
 
 def segment(marker: int, body: bytes) -> bytes:
-    """A marker with its length and contents."""
+    """Return a marker with its length and contents."""
     return bytes([0xFF, marker]) + pack(">H", len(body) + 2) + body
 
 
 def frame(kind: Kind, rows: int) -> bytes:
-    """The frame header's contents, with the strip's height."""
+    """Return the frame header's contents, with the strip's height."""
     parts = [pack(">BHHB", 8, rows, kind.width, len(kind.components))]
     parts += [
         bytes([part.id, part.horizontal << 4 | part.vertical, part.quantisation]) for part in kind.components
@@ -53,13 +54,13 @@ def frame(kind: Kind, rows: int) -> bytes:
 
 
 def scan(kind: Kind) -> bytes:
-    """The scan header's contents: all components, all 64 coefficients, one pass."""
+    """Return the scan header's contents: all components, all 64 coefficients, one pass."""
     parts = [bytes([part.id, part.dc_table << 4 | part.ac_table]) for part in kind.components]
     return bytes([len(parts)]) + b"".join(parts) + bytes([0, 63, 0])
 
 
 def join(images: Sequence[Jpeg]) -> bytes:
-    """One tall JPEG of images of one kind, first on top; its MCU rows are the images' own.
+    """Return one tall JPEG of images of one kind, the first on top.
 
     Raises GpufeedError for more rows than a JPEG may have, ValueError for images of different kinds.
     """
@@ -77,5 +78,5 @@ def join(images: Sequence[Jpeg]) -> bytes:
 
 @lru_cache(maxsize=64)
 def kind_digest(kind: Kind) -> bytes:
-    """16 bytes that are equal for files of one kind and differ otherwise."""
+    """Return 16 bytes that are equal for files of one kind and differ otherwise."""
     return hashlib.blake2b(header(kind, 1), digest_size=16).digest()

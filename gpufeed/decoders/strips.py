@@ -1,7 +1,7 @@
-"""Strips made on the spot: files of one kind are joined and decoded in long calls, on threads.
+"""Strips joined on the fly: files of one kind are joined and decoded in long calls, on threads.
 
-Taking a file apart costs more here than decoding it; the loader, the cache and the sweep read strips
-that were built beforehand (`gpufeed.stores`). This form is what holds strips to the decoders' contract.
+Parsing a file costs more here than decoding it; the loader, the cache and the decoder benchmark read strips
+that were built beforehand (`gpufeed.stores`). This form lets the decoders' contract tests run on strips.
 """
 
 from collections import defaultdict
@@ -19,19 +19,22 @@ from gpufeed.decoders.jpeg_parser import Refused as NotForStrips
 from gpufeed.decoders.simplejpeg import decode_jpeg
 from gpufeed.decoders.strip_joiner import join, kind_digest
 
-IMAGES = 64  # files in a strip: enough that a call is long, few enough that a batch fills some threads
-MAX_ROWS = 16_384  # as build_strips
+IMAGES = 64  # files in a strip: enough for a long call, few enough that a batch fills several threads
+MAX_ROWS = 16_384  # as in strips_build
 
 
 class StripsDecoder(FallbackDecoder):
-    """libjpeg-turbo behind simplejpeg, one call for up to 64 files; files that fit no strip alone."""
+    """libjpeg-turbo behind simplejpeg, one call for up to 64 files; files that fit no strip are
+    decoded alone.
+    """
 
     name = "strips"
     needs = {"simplejpeg": "simplejpeg"}  # noqa: RUF012
     parallel = "own threads"
     takes = JPEG_KINDS
-    # Where colour is subsampled vertically, it is smoothed over the seams: an image's upper- and lowermost
-    # row differ, by up to 91 on the real JPEGs of 64 x 64 pixels; the smaller it is, the more in the mean.
+    # Colour that is subsampled vertically is smoothed over the seams: an image's top and bottom row differ,
+    # by up
+    # to 91 on the real JPEGs of 64 x 64 pixels; the smaller an image, the larger its mean difference.
     tolerance = Tolerance(140, 4.0)
 
     def __init__(self, threads: int = 1):
@@ -47,7 +50,7 @@ class StripsDecoder(FallbackDecoder):
         return images
 
     def _tasks(self, files: list[bytes]) -> Iterator["Task"]:
-        """Every file once: those of one kind together, those that fit no strip alone."""
+        """Yield a task for files of one kind together, and one for each file that fits no strip."""
         groups = defaultdict(list)
         for place, data in enumerate(files):
             try:
@@ -70,14 +73,14 @@ class StripsDecoder(FallbackDecoder):
 
 @dataclass(frozen=True)
 class Task:
-    """What one call decodes, and the places of its images. source: a whole file, or what to join."""
+    """The input of one call, and the places of its images. source: a whole file, or parsed files to join."""
 
     places: list[int]
     source: bytes | list[Jpeg]
 
 
 def decode_task(task: Task) -> list[np.ndarray | None]:
-    """One uint8 (H, W, 3) a place, None for a damaged file."""
+    """Return uint8 (H, W, 3) for each place, None for a damaged file."""
     if isinstance(task.source, bytes):
         return isolate(decode_alone, [task.source])
     return isolate(decode_joined, task.source)
@@ -93,7 +96,7 @@ def decode_joined(jpegs: list[Jpeg]) -> list[np.ndarray]:
 
 
 def rows_of(data: bytes) -> np.ndarray:
-    """One JPEG, uint8 (rows, W, 3); raises Refused if it is damaged."""
+    """Decode one JPEG to uint8 (rows, W, 3); raise Refused if it is damaged."""
     try:
         return decode_jpeg(data, fancy=True)
     except ValueError as error:

@@ -13,7 +13,7 @@ TORCHCODEC = "torchcodec of the CUDA 13 stack"  # it is built against torch 2.11
 
 
 class TorchcodecCpuDecoder(SingleDecoder):
-    """libjpeg-turbo behind torchcodec's decode_jpeg, which would turn images as Exif data says."""
+    """libjpeg-turbo behind torchcodec's decode_jpeg, without its rotation by Exif tags."""
 
     name = "torchcodec_cpu"
     needs = {"simplejpeg": "simplejpeg", "torchcodec": TORCHCODEC}  # noqa: RUF012
@@ -37,6 +37,6 @@ class TorchcodecCpuDecoder(SingleDecoder):
 
 
 def require_decode_jpeg(user: str, library: ModuleType) -> None:
-    """Raise Skip for a torchcodec that has no decode_jpeg yet."""
+    """Raise Skip for a torchcodec too old for decode_jpeg."""
     if not hasattr(library.decoders, "decode_jpeg"):
         raise Skip(f"Decoder {user} needs torchcodec 0.16 or newer, and this node has {library.__version__}.")

@@ -11,7 +11,7 @@ from gpufeed.decoders.torchvision_cuda import TorchvisionCudaDecoder
 
 
 class TorchcodecCudaDecoder(TorchvisionCudaDecoder):
-    """The list call of its decode_jpeg, which is torchvision's, but would turn images as Exif data says."""
+    """The list call of its decode_jpeg, which is torchvision's, without its rotation by Exif tags."""
 
     name = "torchcodec_cuda"
     needs = {"simplejpeg": "simplejpeg", "torchcodec": TORCHCODEC}  # noqa: RUF012

@@ -13,7 +13,7 @@ from gpufeed.decoders.fallback import Refused, isolate
 
 
 class TorchvisionCudaDecoder(DeviceDecoder):
-    """The list call of decode_jpeg, which gives nothing at all if one file of the list is bad."""
+    """The list call of decode_jpeg, which returns nothing if one file of the list is bad."""
 
     name = "torchvision_cuda"
     needs = {"torchvision": "torchvision", "simplejpeg": "simplejpeg"}  # noqa: RUF012
@@ -24,7 +24,7 @@ class TorchvisionCudaDecoder(DeviceDecoder):
 
     def open(self) -> None:
         self.library, self.decode_jpeg = self.bring()
-        # of buffers that are read only, once in a process; so does decode_jpeg
+        # torch warns once in a process about read-only buffers, which decode_jpeg uses too
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.frombuffer(b"\0", dtype=torch.uint8)
@@ -52,11 +52,13 @@ class TorchvisionCudaDecoder(DeviceDecoder):
         return [image.permute(1, 2, 0) for image in self._planes(files)]  # each (H, W, 3), not copied
 
     def _planes(self, files: list[bytes]) -> list[torch.Tensor]:
-        """Each (3, H, W); raises Refused if one file is bad."""
+        """Return the images, (3, H, W) each; raise Refused if one file is bad."""
         encoded = [torch.frombuffer(data, dtype=torch.uint8) for data in files]
-        # sync point: the JPEG engine does not wait for the stream, and may write into memory that the
-        # allocator has taken back but that kernels queued on the current stream still read. Other streams
-        # cannot: what was lent to them comes back when they are done (Tensor.record_stream).
+        # sync point: the JPEG engine does not wait for the stream. It may write into memory that is free for
+        # the
+        # allocator although kernels queued on the current stream still read it. Memory used on other streams
+        # is
+        # freed only when they are done (Tensor.record_stream).
         torch.cuda.current_stream(self.device).synchronize()
         try:
             return self.decode_jpeg(encoded, mode="RGB", device=self.device)

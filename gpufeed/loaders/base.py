@@ -1,4 +1,4 @@
-"""What a loader is: the contract that tests/unit/loaders/test_loader_contract.py holds every one to.
+"""The base class of loaders; tests/unit/loaders/test_loader_contract.py checks its contract for each of them.
 
 The order of an epoch is a function of (seed, epoch) alone, the same on every device.
 """
@@ -18,7 +18,7 @@ from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.base import Tally, Tolerance
+from gpufeed.decoders.base import DecodeCounts, Tolerance
 from gpufeed.system.random_draws import BITS, MASK, fold
 from gpufeed.system.timing import Mark, Span
 
@@ -26,10 +26,10 @@ ORDER_TAG = 0x0E70C0DE  # keeps the draws of an order apart from those of augmen
 
 
 def permutation(n: int, seed: int, epoch: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """A random order of 0..n-1, int64 (n,), made on the device without waiting for it.
+    """Return a random order of 0..n-1, int64 (n,), made on the device without waiting for it.
 
-    Every number draws a key of 63 bits from (seed, epoch, itself), and they are sorted by their keys; the
-    sort is stable, so that keys which meet give the same order everywhere. A seed may have 64 bits.
+    Every number draws a key of 63 bits from (seed, epoch, itself), and they are sorted by their keys. The
+    sort is stable, so that equal keys give the same order everywhere. A seed may have 64 bits.
     """
     state = fold(fold(fold(fold(0, ORDER_TAG), seed & MASK), (seed >> BITS) & MASK), epoch & MASK)
     numbers = torch.arange(n, device=device)
@@ -40,24 +40,24 @@ def permutation(n: int, seed: int, epoch: int, device: torch.device | str = "cpu
 def epoch_order(
     ids: np.ndarray, seed: int, epoch: int, shuffle: bool, rank: int, world_size: int
 ) -> np.ndarray:
-    """The sample ids of one rank in the order of one epoch, int64: a function of (seed, epoch) alone.
+    """Return the sample ids of one rank in the order of one epoch, int64: a function of (seed, epoch) alone.
 
-    Ranks take every world_size-th id of one common permutation, so that their shares are disjoint,
-    whole and at most one sample apart.
+    Ranks take every world_size-th id of one common permutation, so that their shares are disjoint, complete
+    together, and differ by at most one sample.
     """
     if shuffle:
         ids = ids[permutation(len(ids), seed, epoch).numpy()]
     return ids[rank::world_size]
 
 
-# A worker that gives nothing for so long is taken for stuck (a dead network mount, mostly).
+# A worker that returns nothing for so long counts as stuck (mostly a dead network mount).
 STUCK_S = 300
-PEERS = "pip install 'gpufeed[peers]'"  # what brings the packages of other projects
+PEERS = "pip install 'gpufeed[peers]'"  # installs the packages of other projects
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """Everything that a loader may know. Paths and numbers only, so that worker processes can have it."""
+    """All settings of a loader; paths and numbers only, so that it can be sent to worker processes."""
 
     manifest: Manifest
     split: str
@@ -69,22 +69,23 @@ class LoadRequest:
     strips: Path | None = None  # strips.bin of a strip set, for the loader that reads one
     shards: Path | None = None  # shards.json of a shard set, for the loader that reads one
     beton: Path | None = None  # .beton file, for the loader that reads one
-    # the library of gpufeed.native, for a loader that decodes by it; None: found
+    # the library of gpufeed.native, for a loader that decodes by it; None: search for it
     extension: Path | None = None
     sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
-    # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are
-    # decoded, or augment `dali`, which DALI's loaders build into their pipeline
-    recipe: RandomResizedCrop | None = None  # what makes an image a sample; None: the sample is the image
+    # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run in the process that
+    # decodes
+    # samples, or augment `dali`, which DALI's loaders build into their pipeline
+    recipe: RandomResizedCrop | None = None  # None: the sample is the whole image
     decoder: str = "pillow"  # of the DataLoader's worker processes
     hw_decoder_load: float | None = None  # share of the files for JPEG engines; None: by their size
-    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of a loader of one's own
+    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of a user's loader
     decoded: np.ndarray | None = None
-    # ^ uint8 (n, H, W, 3): images that come in place of decoded files, in turn, to time a loader without
-    # its decoder; files are read as ever
+    # ^ uint8 (n, H, W, 3): images to use, in turn, instead of decoding files, to time a loader without its
+    # decoder; files are still read
     workers: int = 0
-    threads: int = 1  # cores that a loader may use for threads of its own or of its library
+    threads: int = 1  # cores that a loader may use for its own threads or those of its library
     prefetch_factor: int | None = None
-    ahead: int = 0  # batches that the loader makes at a time in the beginning, which are warm-up
+    ahead: int = 0  # batches that the loader makes at once at the beginning, which are warm-up
     pin_memory: bool = True
     persistent_workers: bool = False
     rank: int = 0
@@ -93,15 +94,16 @@ class LoadRequest:
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width of what a loader yields."""
+        """Height and width of the images that a loader yields."""
         return self.manifest.image_size() if self.recipe is None else (self.recipe.size, self.recipe.size)
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Stands for store[rows] where a training step takes images: a batch that is not gathered yet.
+class DeferredGather:
+    """A batch that is not gathered yet: a training step may take it in place of the images store[rows].
 
-    A kernel that reads its pixels from there itself spares the batch one way into memory and out again.
+    A kernel that reads the pixels from the store itself saves writing the batch to memory and reading it
+    again.
 
     store: uint8 (M, H, W, 3), the same for all batches of a loader; rows: int64 (N,), of 0..M-1. Both on the
     device.
@@ -112,7 +114,7 @@ class Rows:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the gathered batch: (N, H, W, 3)."""
+        """The shape of the gathered batch, (N, H, W, 3)."""
         return torch.Size((len(self.rows), *self.store.shape[1:]))
 
     @property
@@ -122,20 +124,20 @@ class Rows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, part: slice) -> "Rows":
-        """Of some of the rows."""
-        return Rows(self.store, self.rows[part])
+    def __getitem__(self, part: slice) -> "DeferredGather":
+        """Return some of the rows."""
+        return DeferredGather(self.store, self.rows[part])
 
     def gathered(self) -> torch.Tensor:
-        """uint8 (N, H, W, 3), in memory of its own."""
+        """Return the images, uint8 (N, H, W, 3), in new memory."""
         return self.store.index_select(0, self.rows)
 
-    def clone(self) -> "Rows":
-        """With row numbers in memory of their own; the store is the same."""
-        return Rows(self.store, self.rows.clone())
+    def clone(self) -> "DeferredGather":
+        """Return a copy with its own row numbers and the same store."""
+        return DeferredGather(self.store, self.rows.clone())
 
-    def copy_(self, other: "Rows", non_blocking: bool = False) -> None:
-        """Takes the other's row numbers, in place; the store must be the same."""
+    def copy_(self, other: "DeferredGather", non_blocking: bool = False) -> None:
+        """Copy the other's row numbers in place; the store must be the same."""
         self.rows.copy_(other.rows, non_blocking=non_blocking)
 
 
@@ -155,48 +157,47 @@ class Batch:
     transfer: Span | None = None
 
     @property
-    def source(self) -> torch.Tensor | Rows:
-        """What a training step takes: the images, or where they are."""
+    def source(self) -> torch.Tensor | DeferredGather:
+        """The input of a training step: the images, or their rows in a store."""
         return self.images
 
     def first(self, n: int) -> "Batch":
-        """Its first n samples, in the same memory."""
+        """Return the first n samples, in the same memory."""
         return Batch(self.images[:n], self.labels[:n], self.ids[:n], self.load_ms)
 
     def clone(self) -> "Batch":
-        """In memory of its own, for good: loaders use theirs again."""
+        """Return a copy in its own memory, since loaders reuse theirs."""
         return Batch(self.images.clone(), self.labels.clone(), self.ids.clone(), 0.0)
 
 
 class NoStage(Exception):
-    """A stage of a loader's work that cannot be taken out; the message is a sentence that says why."""
+    """A stage of a loader's work that cannot be left out; the message is a sentence that says why."""
 
 
 class Loader(ABC):
     """Iterating once is one epoch: every sample once, in `order`, the last batch smaller if need be.
 
-    Setting up (opening caches, starting workers) happens in `open`, which `with` calls, so that it is
-    never timed as loading. `state_dict` names the next batch; `load_state_dict` goes on from there.
+    Setup (opening caches, starting workers) happens in `open`, which `with` calls, so that it is never timed
+    as loading. `state_dict` names the next batch; `load_state_dict` resumes there.
 
-    resampling: how far the samples of a recipe may be from the reference's, beside what the decoder may;
-    the default is for who rounds once where Pillow rounds twice. promises_order: whether `order` can be known
-    before an epoch. tally: who decoded its images so far,
-    where a decoder may leave some of them to another; else None. keeps_on: whether an open loader goes on
-    working between epochs, so that an epoch begins with batches that are made already. works_ahead: whether
-    batches are made while the host is in a training step. own_order: why its
-    order is another than `epoch_order` whatever the split, as a sentence; None for the others. It is a
-    function of (seed, epoch) too, and a rank has the samples that `epoch_order` gives it. own_windows: why
-    the library that draws windows has another rule, as a sentence; None where it has ours. no_decoding,
-    no_transfer: why that stage cannot be taken out, as a sentence; None where it can.
+    resampling: how far the samples of a recipe may be from the reference's, beyond the decoder's tolerance;
+    the default is for libraries that round once where Pillow rounds twice. promises_order: whether `order` is
+    known before an epoch. decode_counts: its images by decoder, if the decoder may leave some to another
+    one; else None. keeps_on: whether an open loader works on between epochs, so that an epoch begins with
+    finished batches. works_ahead: whether batches are made while the host is in a training step. own_order:
+    why its order differs from `epoch_order`, as a sentence; None if it does not. It is still a function of
+    (seed, epoch), and a rank has the samples that `epoch_order` gives it. own_windows: why its library draws
+    windows by another rule, as a sentence; None if by ours. no_decoding, no_transfer: why that stage cannot
+    be left out, as a sentence; None if it can.
     """
 
-    tally: Tally | None = None
+    decode_counts: DecodeCounts | None = None
     keeps_on: bool = False
     promises_order: bool = True
     own_windows: ClassVar[str | None] = None
     resampling: Tolerance = Tolerance(2, 0.5)
     own_order: ClassVar[str | None] = None
-    no_decoding: ClassVar[str | None] = "This loader has no decoder that could be taken out."
+    no_decoding: ClassVar[str | None] = "This loader has no decoder that could be left out."
     no_transfer: ClassVar[str | None] = None
 
     def __init__(self, request: LoadRequest):
@@ -216,50 +217,53 @@ class Loader(ABC):
         return self.request.workers > 0
 
     def open(self) -> None:  # noqa: B027 (most loaders need nothing here)
-        """Acquires what an epoch needs. Called once, before the first epoch."""
+        """Set up what an epoch needs; called once, before the first epoch."""
 
     def close(self) -> None:  # noqa: B027
-        """Releases it; safe to call twice and after an error."""
+        """Release what `open` has set up; safe to call twice and after an error."""
 
     @abstractmethod
     def epoch_batches(self, done: int) -> Iterator[Batch]:
-        """The batches of the present epoch but for the first `done`, request.batch_size samples each.
+        """Yield the batches of the current epoch after the first `done`, request.batch_size samples each.
 
-        A generator: whoever ends the epoch early closes it.
+        A caller that ends the epoch early closes this generator.
         """
 
-    def example(self) -> Rows | None:
-        """What stands for a first batch of an open loader whose steps gather by themselves; else None."""
+    def example(self) -> DeferredGather | None:
+        """Return a sample batch of an open loader whose steps gather the images; None for all other
+        loaders.
+        """
         return None
 
     def order(self) -> np.ndarray:
-        """Sample ids of the present epoch on this rank, int64."""
+        """Return the sample ids of the current epoch on this rank, int64."""
         r = self.request
         return epoch_order(self.split_ids, r.seed, self.epoch, r.shuffle, r.rank, r.world_size)
 
     def reference_cut(
         self, recipe: RandomResizedCrop, sample_id: int, epoch: int, image: np.ndarray
     ) -> tuple[np.ndarray, Window]:
-        """Return the image that the reference's sample is cut out of, and the window, of a file's pixels.
+        """Return the image and the window from which the reference makes a sample, given a file's pixels.
 
-        Others than the file's and the recipe's where a library stores smaller images, or has its own rule for
-        the middle of an image in evaluation.
+        They differ from the file's and the recipe's if a library stores smaller images or has its own rule
+        for the centre crop of evaluation.
         """
         return image, recipe.window(sample_id, epoch, *image.shape[:2])
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return -(-self.share // self.request.batch_size)
 
     @property
     def share(self) -> int:
-        """Samples in an epoch, on this rank."""
+        """Number of samples in an epoch on this rank."""
         return len(self.split_ids[self.request.rank :: self.request.world_size])
 
     def __iter__(self) -> Iterator[Batch]:
         total = len(self)
-        # closed here and not left to its last reference: closing a generator that has no `with` and no
-        # `try` leaves its frame alive in CPython 3.12.3, and with it all that it iterates
+        # closed here explicitly: in CPython 3.12.3 a generator without `with` or `try` that is closed by its
+        # last
+        # reference keeps its frame alive, and with it all that it iterates over
         with closing(self.epoch_batches(self.next_batch)) as batches:
             for batch in batches:
                 # before the yield: code after a generator's last yield may never run
@@ -272,20 +276,21 @@ class Loader(ABC):
         return {"epoch": self.epoch, "next_batch": self.next_batch, "seed": self.request.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on where `state` was taken; raises ValueError if it was taken with another seed."""
+        """Resume where `state` was taken; raise ValueError if it was taken with another seed."""
         if state["seed"] != self.request.seed:
             raise ValueError(f"found seed {state['seed']} in the state; expected {self.request.seed}")
         self.epoch, self.next_batch = state["epoch"], state["next_batch"]
 
     def files(self) -> list[str]:
-        """Every file that an epoch of an open loader reads; empty where none is.
+        """Return every file that an epoch of an open loader reads.
 
-        Asked between epochs: no page of the files is held then, nor a large part of the next epoch.
+        It is called between epochs. Afterwards the loader has no page of them mapped, and at most a small
+        part of the next epoch read ahead.
         """
         return []
 
     def files_of_split(self) -> list[str]:
-        """Return the image files of its split, those of other ranks too; [] if no file holds the images."""
+        """Return the image files of the split, for all ranks; [] if no file holds the images."""
         if self.request.manifest.made:
             return []
         paths = self.request.manifest.paths()
@@ -293,9 +298,9 @@ class Loader(ABC):
 
     @classmethod
     def without_decoding(cls, request: LoadRequest, pixels: Callable[[], np.ndarray]) -> "Loader":
-        """A loader that reads the same files and takes its pixels from `pixels()` (see LoadRequest.decoded).
+        """Return a loader that reads the same files but uses the pixels of `pixels()` (LoadRequest.decoded).
 
-        Raises NoStage for a loader that cannot be taken apart so.
+        Raises NoStage for a loader whose decoding cannot be left out.
         """
         if cls.no_decoding is not None:
             raise NoStage(cls.no_decoding)
@@ -303,9 +308,9 @@ class Loader(ABC):
 
     @classmethod
     def without_transfer(cls, request: LoadRequest) -> "Loader":
-        """A loader whose batches stay in the host's memory; raises NoStage where none are copied."""
+        """Return a loader whose batches stay in the host's memory; raise NoStage if it copies none."""
         if request.device.type == "cpu":
-            raise NoStage("The device is the CPU, to which nothing is copied.")
+            raise NoStage("The device is the CPU, so that nothing is copied.")
         if cls.no_transfer is not None:
             raise NoStage(cls.no_transfer)
         return cls(replace(request, device=torch.device("cpu")), **request.options)
@@ -319,7 +324,7 @@ class Loader(ABC):
 
 
 def make_loader(name: str, request: LoadRequest) -> Loader:
-    """Return the loader `name`, registered or a reference, not open yet; raises as `fetch`."""
+    """Return the loader `name`, registered or a reference, not open yet; raise as `fetch` does."""
     return fetch("loader", name)(request, **request.options)
 
 
@@ -335,7 +340,7 @@ def require_store(loader: str, request: LoadRequest) -> None:
 
 
 def refuse_transform(loader: str, request: LoadRequest, because: str) -> None:
-    """Raise GpufeedError for a request with a transform of single samples. because: why there are none."""
+    """Raise GpufeedError for a request with a transform of single samples. because: why it is impossible."""
     if request.sample_transform is not None:
         raise GpufeedError(
             f"a transform for each sample in loader {loader}",
@@ -345,18 +350,18 @@ def refuse_transform(loader: str, request: LoadRequest, because: str) -> None:
 
 
 class OrderedLoader(Loader):
-    """A loader that takes the order of an epoch from the host."""
+    """A loader that gets the order of an epoch on the host."""
 
     def epoch_batches(self, done: int) -> Iterator[Batch]:
         return self.batches(self.order()[done * self.request.batch_size :])
 
     @abstractmethod
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
-        """The batches of `order` (sample ids, int64), request.batch_size at a time; a generator."""
+        """Yield the batches of `order` (sample ids, int64), request.batch_size at a time."""
 
 
 def send(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """A copy of an int64 array on the device, without a wait of the host on CUDA."""
+    """Copy an int64 array to the device; on CUDA the host does not wait."""
     tensor = torch.from_numpy(values.copy())
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -366,16 +371,18 @@ def send(values: np.ndarray, device: torch.device) -> torch.Tensor:
 def empty_batch(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, request: LoadRequest
 ) -> torch.Tensor:
-    """Memory for a batch; on the host pinned if it will go to CUDA, unless the request says otherwise.
+    """Return memory for a batch, pinned if it is on the host, will be copied to CUDA, and pin_memory is set.
 
-    torch keeps such memory and gives it out again only when the queued copies that read it are done.
+    torch reuses pinned memory only when the queued copies that read it are done.
     """
     pin = device.type == "cpu" and request.device.type == "cuda" and request.pin_memory
     return torch.empty(shape, dtype=dtype, device=device, pin_memory=pin)
 
 
 def upload(images: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, Span | None]:
-    """A host batch on the device, queued on the current stream, and the copy's span; None on the CPU."""
+    """Queue the copy of a host batch on the current stream; return it and the copy's span, None on
+    the CPU.
+    """
     if device.type == "cpu":
         return images, None
     start = Mark(device)

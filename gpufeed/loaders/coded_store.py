@@ -1,4 +1,6 @@
-"""A split's JPEGs as they are coded, in one tensor on the device; what is no such JPEG is kept as pixels."""
+"""A split's coded JPEGs in one tensor on the device; files that cannot be decoded there are kept as
+pixels.
+"""
 
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -12,14 +14,14 @@ from gpufeed.decoders.jpeg_groups import Group, coding_of, grouped, joined
 from gpufeed.decoders.jpeg_parser import Kind
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.base import LoadRequest
-from gpufeed.loaders.prefetch import Ahead
+from gpufeed.loaders.prefetch import Prefetcher
 from gpufeed.loaders.resident import SHARE_OF_FREE, free_bytes
 from gpufeed.loaders.streaming import FileReader
 from gpufeed.native.jpeg_op import Coding, decode_between, decode_jpegs
 from gpufeed.system.host_memory import free_host_bytes
 
-CHUNK = 1024  # files that are read, taken apart and tried together
-# Of a chunk's files, from which on a kind has calls of its own: each takes at least as long as one image's
+CHUNK = 1024  # files that are read, parsed and test-decoded together
+# The share of a chunk's files from which a kind has its own calls: each takes at least as long as one image's
 # codes, and its tables are 18 kB.
 LEAST_SHARE = 1 / 256
 
@@ -28,8 +30,8 @@ LEAST_SHARE = 1 / 256
 class CodedStore:
     """Row i is the i-th sample of a split. kinds: int64 (n,), on the host; all else is on the device.
 
-    Of a row of kind k < len(codings) the bytes starts[i] to ends[i] of data, uint8 (bytes,), are a JPEG's, at
-    most longest[k] of them. Of any other, kept[starts[i]] are the pixels, kept being uint8 (m, H, W, 3).
+    If kinds[i] = k < len(codings), bytes starts[i] to ends[i] of data, uint8 (bytes,), are its coded JPEG, at
+    most longest[k] of them. Otherwise its pixels are kept[starts[i]], where kept is uint8 (m, H, W, 3).
     starts, ends: int64 (n,).
     """
 
@@ -43,34 +45,35 @@ class CodedStore:
 
     @property
     def pixels(self) -> int:
-        """The kind of rows that are kept as pixels."""
+        """The kind of the rows that are kept as pixels."""
         return len(self.codings)
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """All on the device but the tables."""
+        """All tensors on the device except the tables."""
         return self.data, self.starts, self.ends, self.kept
 
     def images(self, kind: int, starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        """uint8 (N, H, W, 3), new, of rows of one kind, queued on the current stream; waits for nothing.
+        """Queue the decoding of rows of one kind on the current stream; return uint8 (N, H, W, 3) in new
+        memory.
 
-        starts, ends: of the rows, int64 (N,); where they are 0 and -1 some image stands.
+        starts, ends: of the rows, int64 (N,); for 0 and -1 the image is undefined.
         """
         if kind == self.pixels:
             return self.kept.index_select(0, starts)
         coding, longest = self.codings[kind], self.longest[kind]
         images, _ = decode_between(self.data, starts, ends, coding, longest=longest)
-        return images  # nobody asks for faults: every image was decoded when the store was filled
+        return images  # faults are ignored: every image was decoded when the store was filled
 
 
 def filled(request: LoadRequest) -> CodedStore:
-    """Reads every file of the split once, and decodes every image once, to know that it can be.
+    """Read every file of the split once, and decode every image once to check it.
 
-    Raises GpufeedError for a file that nobody can decode, and where there is not enough memory.
+    Raises GpufeedError for a file that nobody can decode, and if there is not enough memory.
     """
     reader = FileReader(request.manifest)
     filling = Filling(request, reader.paths)
-    chunks = Ahead(reader.batches(request.manifest.ids(request.split), CHUNK), "gpufeed-read")
+    chunks = Prefetcher(reader.batches(request.manifest.ids(request.split), CHUNK), "gpufeed-read")
     with closing(chunks):
         while (chunk := chunks.get()) is not None:
             filling.add(chunk.ids, chunk.encoded)
@@ -79,11 +82,11 @@ def filled(request: LoadRequest) -> CodedStore:
 
 @dataclass
 class Filling:
-    """What was read so far, on the host, chunk by chunk."""
+    """The store while it is filled, on the host, chunk by chunk."""
 
     request: LoadRequest
     paths: list[str]
-    free: dict[str, int] = field(init=False)  # bytes at first, by where
+    free: dict[str, int] = field(init=False)  # bytes free at the start, on the device and the host
     kinds: dict[Kind, int] = field(default_factory=dict)
     longest: list[int] = field(default_factory=list)
     coded: list[torch.Tensor] = field(default_factory=list)
@@ -95,7 +98,7 @@ class Filling:
         self.free = {str(device): free_bytes(device), "the host": free_host_bytes()}
 
     def add(self, ids: np.ndarray, files: list[bytes]) -> None:
-        """A chunk: sample ids, int64 (n,), and their files. Errors: as `filled`."""
+        """Add a chunk: sample ids, int64 (n,), and their files. Raises as `filled` does."""
         rows = np.full((3, len(files)), -1)
         for group in grouped(files):
             if self._takes(group, len(files)):
@@ -107,13 +110,13 @@ class Filling:
         self._check_room()
 
     def _takes(self, group: Group, files: int) -> bool:
-        """Whether a group of a chunk of so many files stays coded."""
+        """Return whether to keep a group coded. files: number of files in its chunk."""
         if (group.kind.height, group.kind.width) != self.request.manifest.image_size():
             return False
         return group.kind in self.kinds or len(group.places) >= LEAST_SHARE * files
 
     def _add_coded(self, group: Group, rows: np.ndarray) -> None:
-        """A group, tried on the device: images with a fault get no row."""
+        """Test-decode a group on the device and add its images, except those with a fault."""
         device, kind = self.request.device, self.kinds.setdefault(group.kind, len(self.kinds))
         data, offsets = joined(group.coded)
         _, faults = decode_jpegs(data.to(device), offsets.to(device), coding_of(group.kind, device))
@@ -126,7 +129,7 @@ class Filling:
         self.longest[kind] = max([self.longest[kind], *(ends - starts).tolist()])
 
     def _by_pillow(self, ids: np.ndarray, files: list[bytes]) -> torch.Tensor:
-        """Pixels, uint8 (n, H, W, 3), as the decoder `cuda_jpeg` has what it does not take decoded."""
+        """Return pixels, uint8 (n, H, W, 3), by the same fallback as the decoder `cuda_jpeg`."""
         out = torch.empty((len(files), *self.request.manifest.image_size(), 3), dtype=torch.uint8)
         outcomes = PillowDecoder().decode_into(files, out)
         for sample_id, outcome in zip(ids.tolist(), outcomes, strict=True):
@@ -147,7 +150,7 @@ class Filling:
                 )
 
     def store(self) -> CodedStore:
-        """All of it on the device, written."""
+        """Copy everything to the device."""
         device = self.request.device
         kinds, starts, ends = np.concatenate(self.rows, axis=1)
         return CodedStore(
@@ -162,7 +165,7 @@ class Filling:
 
 
 def together(parts: list[torch.Tensor], shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """uint8 parts of (n, *shape) one behind the other on the device; gives up each once it is copied."""
+    """Concatenate uint8 parts of (n, *shape) on the device; free each part once it is copied."""
     whole = torch.empty((sum(map(len, parts)), *shape), dtype=torch.uint8, device=device)
     end = len(whole)
     while parts:

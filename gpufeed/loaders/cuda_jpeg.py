@@ -1,7 +1,7 @@
 """Files of any sizes from the page cache to samples on the device, decoded there by our own kernels.
 
-A few threads have a stream, a decoder and a pinned buffer each. They take turns: each reads, decodes and
-crops every THREADS-th batch, also of the epochs to come.
+Each of a few threads has its own stream, decoder and pinned buffer. They take turns: each reads, decodes and
+crops every THREADS-th batch, across epochs.
 """
 
 import os
@@ -26,17 +26,17 @@ from gpufeed.decoders.jpeg_groups import code_digest
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.decoders.ragged import Ragged
 from gpufeed.loaders.base import Batch, LoadRequest, epoch_order, send
-from gpufeed.loaders.prefetch import BatchesAhead
+from gpufeed.loaders.prefetch import BatchPrefetcher
 from gpufeed.loaders.streaming import StreamingLoader
 from gpufeed.native.file_buffer import FileBuffer
 
-THREADS = 3  # while one batch decodes, another is read, and a third waits for neither
+THREADS = 3  # one batch is decoded and another one read, while a third is ready
 READERS = 4  # threads at most that read the files of a batch
 Images = Ragged | list[torch.Tensor]
 
 
 class OwnKernels:
-    """Who decodes, as the gate asks for it: the kernels, without the decoder of that name."""
+    """The kernels as the equivalence check needs to know a decoder."""
 
     name = "cuda_jpeg"
     tolerance = EXACT
@@ -47,7 +47,7 @@ class OwnKernels:
 
 
 def require_extension(loader: str, request: LoadRequest) -> None:
-    """Load the library of our kernels that a request names; raise Skip where its device has none."""
+    """Load the library of our kernels that a request names; raise Skip if its device has none."""
     if request.extension is not None:
         native.load(request.extension)
     if sentence := native.status(request.device).sentence:
@@ -56,13 +56,16 @@ def require_extension(loader: str, request: LoadRequest) -> None:
 
 @dataclass
 class CountedBatch(Batch):
-    """by_pillow: how many of its images the kernels did not take."""
+    """A batch. by_pillow: how many of its images the kernels left to Pillow."""
 
     by_pillow: int = 0
 
 
 class CudaJpegLoader(StreamingLoader):
-    """Our kernels decode what windows need of files and resize them; other files go to Pillow."""
+    """A loader by our kernels, which decode and resize the part of each image that its window needs.
+
+    Other files go to Pillow.
+    """
 
     decoder = "cuda_jpeg"
     keeps_on = True
@@ -72,13 +75,13 @@ class CudaJpegLoader(StreamingLoader):
         super().__init__(request)
         self.sizes = request.manifest.sizes()
         self.names = [os.fsencode(path) for path in self.reader.paths]
-        self.turn = threading.Lock()  # for the thread that takes images decoded before
+        self.turn = threading.Lock()  # for threads that take images decoded before (LoadRequest.decoded)
         self.streams: list[torch.cuda.Stream | None] = []  # of each thread
-        self.makers: list[BatchesAhead] = []
-        self.coming: tuple[int, int] | None = None  # epoch and number of the batch that the makers give next
+        self.makers: list[BatchPrefetcher] = []
+        self.coming: tuple[int, int] | None = None  # epoch and number of the makers' next batch
 
     def open(self) -> None:
-        """Raises Skip without the extension."""
+        """Raise Skip without the extension."""
         device = self.request.device
         require_extension(self.decoder, self.request)
         super().open()
@@ -102,41 +105,41 @@ class CudaJpegLoader(StreamingLoader):
         begin = time.perf_counter()
         epoch, last = self.epoch, len(self) - 1
         for number in range(done, last + 1):
-            if self.coming != (epoch, number):  # the first, or another iterator has taken some meanwhile
+            if self.coming != (epoch, number):  # the first batch, or another iterator has taken some
                 self._start(epoch, number)
             self.coming = None
             maker = self.makers.pop(0)
             self.makers.append(maker)
             batch = maker.get()
             self.coming = (epoch, number + 1) if number < last else (epoch + 1, 0)
-            self.tally.add(self.decoder, len(batch.ids) - batch.by_pillow)
-            self.tally.add("pillow", batch.by_pillow)
+            self.decode_counts.add(self.decoder, len(batch.ids) - batch.by_pillow)
+            self.decode_counts.add("pillow", batch.by_pillow)
             yield replace(batch, load_ms=(time.perf_counter() - begin) * 1e3)
             begin = time.perf_counter()
 
     def _start(self, epoch: int, done: int) -> None:
         self._stop()
         if not self.streams:
-            raise RuntimeError("the loader was closed while its batches were still asked for")
+            raise RuntimeError("the loader was closed while it was iterated over")
         r, readers = self.request, min(READERS, 1 + self.request.threads // THREADS)
         for number, stream in enumerate(self.streams):
             own = islice(self._planned(epoch, done), number, None, THREADS)
-            # a new one each time: a thread that was left stuck may yet write into its own
+            # a new one each time, since a stuck thread that was abandoned may still write to its own
             buffer = FileBuffer(readers, pinned=stream is not None and r.pin_memory)
             made = self._batches(own, buffer, BatchDecoder(r.device))
-            self.makers.append(BatchesAhead(made, r.device, stream))
+            self.makers.append(BatchPrefetcher(made, r.device, stream))
 
     def _stop(self) -> None:
         stuck = any(maker.gave_up for maker in self.makers)
         for maker in self.makers:
-            maker.gave_up = stuck  # the others wait for the same mount: it is not waited for again
+            maker.gave_up = stuck  # do not wait for each: the others are stuck on the same mount
             maker.stopping.set()
         for maker in self.makers:
             maker.close()
         self.makers, self.coming = [], None
 
     def _planned(self, epoch: int, done: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Epoch and sample ids of the batches behind the first `done` of an epoch, without end."""
+        """Yield epoch and sample ids of the batches after the first `done` of an epoch, endlessly."""
         r = self.request
         while True:
             order = epoch_order(self.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size)
@@ -149,7 +152,7 @@ class CudaJpegLoader(StreamingLoader):
             yield self._batch(epoch, ids, *tools)
 
     def _batch(self, epoch: int, ids: np.ndarray, buffer: FileBuffer, decoder: BatchDecoder) -> CountedBatch:
-        """On the device, queued on the current stream; waits until its files are decoded."""
+        """Return a batch on the device, queued on the current stream, once its files are decoded."""
         device = self.request.device
         try:
             data, offsets = buffer.read([self.names[i] for i in ids.tolist()])
@@ -181,7 +184,7 @@ class CudaJpegLoader(StreamingLoader):
         return CountedBatch(out, labels, ids_there, 0.0, by_pillow=len(rest))
 
     def _by_pillow(self, files: list[bytes], ids: np.ndarray) -> list[torch.Tensor]:
-        """Whole images on the device."""
+        """Decode whole images by Pillow; return them on the device."""
         decoded = PillowDecoder().decode(files)
         for sample_id, image, outcome in zip(ids, decoded.images, decoded.outcomes, strict=True):
             if image is None:
@@ -201,11 +204,11 @@ class CudaJpegLoader(StreamingLoader):
         return self.recipe.windows_by_extension(torch.from_numpy(ids), epoch, *sides)
 
     def _needed(self, windows: Windows | None) -> torch.Tensor | None:
-        """What is decoded of each image, int32 (n, 4); None for all of it."""
+        """Return the part of each image to decode, int32 (n, 4); None for whole images."""
         return None if windows is None else windows.needed(self.recipe.size)
 
     def _samples(self, images: Images, windows: Windows | None) -> torch.Tensor:
-        """What becomes of decoded images of the manifest's sizes, uint8 (n, H, W, 3), contiguous."""
+        """Return the samples of decoded images, uint8 (n, H, W, 3), contiguous."""
         if windows is not None:
             return resample(images, windows, self.recipe.size)
         if isinstance(images, list):
@@ -215,7 +218,7 @@ class CudaJpegLoader(StreamingLoader):
 
 
 def on_host(values: torch.Tensor) -> torch.Tensor:
-    """A copy of a small tensor in host memory; the thread sleeps until the device has come to it."""
+    """Copy a small tensor to host memory; the thread sleeps until the copy is done."""
     if not values.is_cuda:
         return values
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)

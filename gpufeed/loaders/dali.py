@@ -1,7 +1,7 @@
 """DALI as a loader: it reads and decodes by itself; augment `dali` becomes a part of its pipeline.
 
-Where a split has files that DALI does not take, the pipeline that decodes is fed with the bytes of each
-batch, so that others can decode those files.
+If a split has files that DALI does not take, its decoding pipeline is fed with the bytes of each batch, so
+that other decoders can decode those files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpufeed.loaders.dali_own_reader import OwnReading
     from gpufeed.loaders.dali_reader import Planned, ReadingPipeline
 
-CHUNK = 256  # files a task, when all are looked at
+CHUNK = 256  # files of a task when all headers are checked
 
 log = logging.getLogger("gpufeed")
 
@@ -39,8 +39,8 @@ log = logging.getLogger("gpufeed")
 class DaliLoader(StreamingLoader):
     """Decoded batches, or with augment `dali` augmented ones, float32 (N, 3, H, W), from DALI's pipelines.
 
-    A recipe's windows are drawn by us; DALI decodes, resizes and flips them. Threads: those of the request
-    that decode, and a quarter as many that read.
+    We draw a recipe's windows; DALI decodes, resizes and flips them. The request's threads decode, and a
+    quarter as many read.
     """
 
     no_decoding = "DALI reads and decodes by itself."
@@ -66,7 +66,7 @@ class DaliLoader(StreamingLoader):
             super().check_transform()
 
     def open(self) -> None:
-        """As any loader's; looks at every file of the split, whether DALI takes it."""
+        """Set up the loader; check the header of every file of the split, whether DALI takes it."""
         super().open()
         strange = self.not_taken()
         self.reads = strange is None
@@ -76,11 +76,13 @@ class DaliLoader(StreamingLoader):
             self.reading = self.new_reading()
         else:
             self.not_for_reader(strange)
-        self.tally.settings = self.library.settings
+        self.decode_counts.settings = self.library.settings
 
     @property
     def keeps_on(self) -> bool:
-        """DALI's own reader goes on across the ends of epochs; a pipeline that is fed with bytes does not."""
+        """Whether DALI reads the files itself, which it does across epochs; a pipeline fed with bytes
+        does not.
+        """
         return self.reads
 
     def close(self) -> None:
@@ -88,11 +90,11 @@ class DaliLoader(StreamingLoader):
         self.reading = self.fed = None
 
     def not_for_reader(self, path: str) -> None:
-        """Says so, where DALI does not take a file."""
+        """Log that DALI does not take a file."""
         log.info("%s is fed with bytes: it does not take %s", self.decoder, path)
 
     def not_taken(self) -> str | None:
-        """The path of a file of the split that DALI does not take or nobody can read, or None."""
+        """Return the path of a file of the split that DALI does not take or nobody can read, or None."""
         chunks = [self.split_ids[start : start + CHUNK] for start in range(0, len(self.split_ids), CHUNK)]
         with ThreadPoolExecutor(self.request.threads, "gpufeed-headers") as pool:
             for found in pool.map(self._not_taken, chunks):
@@ -113,7 +115,7 @@ class DaliLoader(StreamingLoader):
         return None
 
     def takes(self, sample_id: int, data: bytes) -> bool:
-        """Whether DALI takes the file of a sample, which must have the size that the manifest says."""
+        """Return whether DALI takes a sample's file and its size is that of the manifest."""
         size = self.shape[:2] if self.sizes is None else tuple(self.sizes[sample_id].tolist())
         return self.library.takes_all([data], size)
 
@@ -125,7 +127,7 @@ class DaliLoader(StreamingLoader):
         return ReadingPipeline(decoder, self.reader.paths, batch_size, r.device, self.work)
 
     def planned(self, order: np.ndarray, epoch: int) -> Iterator[Planned]:
-        """The batches of the rest of an epoch, `order`, and of all epochs behind it, without end."""
+        """Yield the batches of `order`, the rest of an epoch, and of all later epochs, endlessly."""
         from gpufeed.loaders.dali_reader import Planned
 
         r = self.request
@@ -141,7 +143,7 @@ class DaliLoader(StreamingLoader):
         yield from super()._made(order, epoch)
 
     def _files(self, order: np.ndarray) -> Iterator[FileBatch]:
-        """The ids of each batch alone if DALI reads the files, else their bytes too."""
+        """Return the ids of each batch alone if DALI reads the files, else their bytes too."""
         if not self.reads:
             return super()._files(order)
         size = self.request.batch_size
@@ -152,16 +154,16 @@ class DaliLoader(StreamingLoader):
             return self.from_bytes(files, epoch, device)
         images = self.from_reader(files.ids)
         if images is not None:
-            self.tally.add(self.decoder, len(files.ids))
+            self.decode_counts.add(self.decoder, len(files.ids))
             return images
-        # whatever has happened to a file is told, or made good, by those who decode it alone
+        # decoding each file alone reports, or works around, whatever is wrong with one
         encoded = [self.reader.read(sample_id) for sample_id in files.ids.tolist()]
         return self.from_bytes(FileBatch(files.ids, encoded), epoch, device)
 
     def from_reader(self, ids: np.ndarray) -> torch.Tensor | None:
-        """The next batch that DALI has read, on the request's device.
+        """Return the next batch that DALI has read, on the request's device.
 
-        None, then and from then on, if it could not.
+        Return None if that failed; later batches are then fed as bytes.
         """
         if self.reading is None:
             return None
@@ -182,20 +184,20 @@ class DaliLoader(StreamingLoader):
         return None
 
     def given_up(self, reason: str) -> None:
-        """Is called when DALI's reader cannot go on; raises where nothing else may take its place."""
+        """Handle a failure of DALI's reader; raise if nothing may replace it."""
 
     def check_device(self, error: RuntimeError) -> None:
-        """Raises what is no file's fault."""
+        """Raise an error that is not about a file."""
 
     def output(self) -> tuple[tuple[int, ...], torch.dtype]:
-        """Shape and dtype of one sample."""
+        """Return the shape and dtype of one sample."""
         if not isinstance(self.work, DaliAugment):
             return self.shape, torch.uint8
         height, width, channels = self.shape
         return (channels, *self.work.output_size(height, width)), torch.float32
 
     def from_bytes(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
-        """As `pixels`, for files of which some may be no files for DALI."""
+        """Return what `pixels` does, given the bytes of files, some of which DALI may not take."""
         if self.work is None:
             return super().pixels(files, epoch, device)
         if self.fed is None:
@@ -208,9 +210,9 @@ class DaliLoader(StreamingLoader):
         values = self.work.values(files.ids, epoch)
         taken = self.library.takes_all(files.encoded, self.shape[:2])
         if taken and self.library.fill_by(self.fed, files.encoded, out, **values):
-            self.tally.add(self.decoder, len(files.ids))
+            self.decode_counts.add(self.decoder, len(files.ids))
             return out
-        # a file that DALI does not take: all of them go in as PNG, which loses nothing
+        # DALI does not take one of the files: feed all of them as PNG, which is lossless
         decoded = super().pixels(files, epoch, device).cpu().numpy()
         if not self.library.fill_by(self.fed, [png(image) for image in decoded], out, **values):
             raise GpufeedError(
@@ -221,12 +223,12 @@ class DaliLoader(StreamingLoader):
         return out
 
     def cut(self, files: FileBatch, epoch: int, out: torch.Tensor) -> None:
-        """Fills `out`, uint8 (N, size, size, 3), by DALI where it takes the file, else by Pillow."""
+        """Fill `out`, uint8 (N, size, size, 3), by DALI for files that it takes, else by Pillow."""
         ids, sizes = files.ids, [tuple(size) for size in self.sizes[files.ids].tolist()]
         taken = [place for place, i in enumerate(ids.tolist()) if self.takes(i, files.encoded[place])]
         part, values = out[: len(taken)], self.work.values(ids[taken], epoch)
         if self.library.fill_by(self.fed, [files.encoded[place] for place in taken], part, **values):
-            self.tally.add(self.decoder, len(taken))
+            self.decode_counts.add(self.decoder, len(taken))
             out[taken] = part.clone()
         else:
             taken = []
@@ -238,11 +240,13 @@ class DaliLoader(StreamingLoader):
                 raise bad_file(self.reader.paths[ids[place]], str(outcome.reason))
             window = self.recipe.window(int(ids[place]), epoch, *sizes[place])
             out[place] = torch.from_numpy(self.recipe.cut(image, window))
-        self.tally.take(outcomes)
+        self.decode_counts.take(outcomes)
 
 
 class DaliCpuLoader(DaliLoader):
-    """DALI on the CPU, on the request's threads; what it reads itself it copies to the device itself."""
+    """DALI on the CPU, on the request's threads; it copies batches to the device if it reads the
+    files itself.
+    """
 
     decoder = "dali_cpu"
 
@@ -254,7 +258,7 @@ class DaliCpuLoader(DaliLoader):
 
 
 class DaliGpuLoader(DaliLoader):
-    """DALI on the GPU: by its JPEG engines where the files are large, else by the request's threads too."""
+    """DALI on the GPU: by its JPEG engines if the files are large, else by the request's threads too."""
 
     decoder = "dali_gpu"
     no_transfer = "It decodes on the device: no decoded pixels are copied."
@@ -266,7 +270,7 @@ class DaliGpuLoader(DaliLoader):
         return library
 
     def not_taken(self) -> str | None:
-        """As any; without the engines, if it is them alone who get a file wrong."""
+        """Return the path of a file that DALI does not take; do without the engines if only they fail."""
         found, share = super().not_taken(), self.library.share
         if found is not None and share:
             self.library.use(0.0)
@@ -280,10 +284,14 @@ class DaliGpuLoader(DaliLoader):
 
 
 class OwnReader(DaliLoader):
-    """DALI's own file reader before its decoder, and in training its own windows, as its documentation has
-    them; other files than DALI's are no fallback."""
+    """A loader with DALI's own file reader, and in training its own windows, as in its documentation.
 
-    check_transform = StreamingLoader.check_transform  # augment `dali` has values by sample id
+    No other decoder replaces it for files that DALI does not take.
+    """
+
+    check_transform = (
+        StreamingLoader.check_transform
+    )  # augment `dali` needs sample ids, which DALI's reader lacks
 
     def not_for_reader(self, path: str) -> None:
         raise Skip(
@@ -306,21 +314,21 @@ class OwnReader(DaliLoader):
 
 
 class DaliCpuReaderLoader(OwnReader, DaliCpuLoader):
-    """As dali_cpu, by DALI's own reader."""
+    """dali_cpu with DALI's own reader."""
 
 
 class DaliGpuReaderLoader(OwnReader, DaliGpuLoader):
-    """As dali_gpu, by DALI's own reader."""
+    """dali_gpu with DALI's own reader."""
 
 
 def what_dali_says(error: RuntimeError) -> str:
-    """The sentence in an error of DALI, which stands behind where it happened."""
+    """Return the message in an error of DALI, which follows the place in its code."""
     lines = [line.strip() for line in str(error).rpartition("encountered:")[2].splitlines()]
     return next((line for line in lines if line), "an error without a message")
 
 
 def png(image: np.ndarray) -> bytes:
-    """A uint8 (H, W, 3) image as a PNG file, hardly compressed."""
+    """Encode a uint8 (H, W, 3) image as a PNG with little compression."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()

@@ -1,8 +1,8 @@
-"""DALI's own file reader and its own random windows, as its documentation has them.
+"""DALI's own file reader and its own random windows, as in its documentation.
 
-fn.readers.file gets the files of the epochs to come as one list, so that nothing of ours runs for a batch.
-DALI's own shuffling is left out: it costs nothing while it reads, but no epoch's order is known ahead, nor
-can a later epoch be the first (its generator keeps its state across epochs).
+fn.readers.file gets the files of the coming epochs as one list, so that none of our code runs for a batch.
+DALI's own shuffling is not used: it costs nothing while reading, but then no epoch's order would be known in
+advance, and training could not start with a later epoch (its generator keeps its state across epochs).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LISTED, EPOCHS = 500_000, 200  # most files and epochs of a list, unless an epoc
 
 
 class OwnReading:
-    """The batches given to `follow`, by a pipeline that reads by itself: as ReadingPipeline.
+    """The batches given to `follow`, by a pipeline that reads by itself; its interface is ReadingPipeline's.
 
-    Elsewhere than at the next batch of its list, and behind the last one, it begins with a new pipeline: DALI
-    takes about 2 us a file to have the list.
+    It builds a new pipeline at the end of its list, and if `follow` does not continue the list: DALI takes
+    about 2 us for each file of the list.
     """
 
     def __init__(self, request: LoadRequest, decoder: DecodePipeline, paths: list[str], share: int):
-        """paths: of all files, by sample id. share: samples in an epoch, on this rank."""
+        """Prepare to follow. paths: of all files, by sample id. share: samples in an epoch on this rank."""
         self.request, self.decoder, self.paths = request, decoder, paths
         self.batch_size = min(request.batch_size, share)
         epoch = -(-share // self.batch_size)
@@ -47,21 +47,23 @@ class OwnReading:
         if (device := self.request.device).type == "cuda":
             self.device_id = torch.cuda.current_device() if device.index is None else device.index
         self.planned: Iterator[Planned] = iter(())
-        self.listed: deque[Planned] = deque()  # batches that are to come
+        self.listed: deque[Planned] = deque()  # coming batches of the list
 
     def follow(self, planned: Iterator[Planned]) -> None:
-        """The batches that come from now on, without end: the next one decides which are behind it."""
+        """Set the batches to make from now on, endlessly; equal first ones are assumed to continue
+        equally.
+        """
         first = next(planned)
         if not self.listed or not self.listed[0].same(first):
             self.planned = chain([first], planned)
             self._build()
 
     def fill(self, ids: np.ndarray, out: torch.Tensor) -> bool:
-        """As ReadingPipeline.fill."""
+        """Fill `out` as ReadingPipeline.fill does."""
         if not self.listed:
             self._build()
-        images, places = self.pipeline.share_outputs()  # waits, without the interpreter's lock
-        self.pipeline.release_outputs()  # what is referred to stays
+        images, places = self.pipeline.share_outputs()  # waits without the GIL
+        self.pipeline.release_outputs()  # outputs with references stay alive
         self.pipeline.schedule_run()
         self.listed.popleft()
         found = self.ids[np.array(places.as_tensor()).ravel()[: len(ids)]]
@@ -76,9 +78,9 @@ class OwnReading:
         return filled
 
     def _build(self) -> None:
-        """Begins with the next planned batch."""
+        """Build the pipeline, beginning with the next planned batch."""
         self.listed = deque(islice(self.planned, self.most))
-        # a last batch that is smaller is filled by repeating it
+        # a smaller last batch is padded by repeating it
         self.ids = ids = np.concatenate([np.resize(batch.ids, self.batch_size) for batch in self.listed])
         first = self.listed[0]
         seeds = np.random.SeedSequence([self.request.seed, first.epoch, int(first.ids[0])])
@@ -87,13 +89,13 @@ class OwnReading:
             num_threads=self.decoder.threads,
             device_id=self.device_id,
             prefetch_queue_depth=DEPTH,
-            exec_dynamic=True,  # outputs must outlast their release
+            exec_dynamic=True,  # outputs must outlive their release
             seed=int(seeds.generate_state(1)[0]),
         )
         with self.pipeline:
             files, places = fn.readers.file(
                 files=[self.paths[i] for i in ids.tolist()],
-                dont_use_mmap=True,  # as FilePipeline
+                dont_use_mmap=True,  # as in FilePipeline
                 prefetch_queue_depth=DEPTH,
             )
             images = self._samples(files)
@@ -102,7 +104,7 @@ class OwnReading:
         self.pipeline.schedule_run()  # the first call begins DEPTH
 
     def _samples(self, files: DataNode) -> DataNode:
-        """What becomes of encoded files: whole images, or samples of the recipe."""
+        """Return the node that makes images, or samples of the recipe, of encoded files."""
         recipe = self.request.recipe
         if recipe is None:
             return self.decoder.images(files)

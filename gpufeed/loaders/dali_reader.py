@@ -1,8 +1,8 @@
-"""DALI reads, decodes and augments the planned batches, in their order.
+"""DALI reads, decodes and augments planned batches in order.
 
-It gets the files of a batch when the batch begins, reads them on its own threads and works ahead, across
-epochs too. Files are read in a pipeline of their own: operators of DALI's CPU backend run one at a time in a
-pipeline (OperatorConcurrency, DALI 2.4), so that one pipeline would not decode while it opens files.
+It gets the files of a batch when the batch begins, reads them on its own threads and works ahead, also across
+epochs. A separate pipeline reads the files: in a pipeline, operators of DALI's CPU backend run one at a time
+(OperatorConcurrency, DALI 2.4), so that a single one would not decode while it opens files.
 """
 
 import os
@@ -31,7 +31,7 @@ OTHER_SIZES = "images of other sizes than the manifest says"
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A batch that is to come. ids: int64 (n,), its samples."""
+    """A batch to make. ids: int64 (n,), its samples."""
 
     epoch: int
     ids: np.ndarray
@@ -41,20 +41,20 @@ class Planned:
 
 
 class FilePipeline:
-    """The bytes of one batch of files after the other, read while others are at work.
+    """A pipeline that reads the bytes of one batch of files after the other, while others decode.
 
-    A quarter of the threads read: of 16, from the page cache, four gave a fifth more images than all, with
-    less CPU for each (docs/lab/loaders.md). On storage that takes 2 ms to open a file 16 give three times as
-    many; DALI's own reader has one thread.
+    A quarter of the threads read: of 16, from the page cache, four yielded a fifth more images than all, with
+    less CPU time for each (docs/lab/loaders.md). On storage that takes 2 ms to open a file, 16 yield three
+    times as many; DALI's own reader has one thread.
     """
 
     def __init__(self, paths: list[str], batch_size: int, threads: int, sizes: np.ndarray | None = None):
-        """paths: of all files, by sample id. batch_size: of the largest batch. threads: that decode.
+        """Build the pipeline. paths: of all files, by sample id. batch_size: of the largest batch.
 
-        sizes: int64 (N, 2), height and width that each file must have; None: nobody relies on them.
+        threads: that decode. sizes: int64 (N, 2), height and width that each file must have; None: any.
         """
         self.sizes = sizes
-        # bytes of one length: shorter ones end in zeros, where DALI sees their end
+        # padded with zeros to one length; DALI stops at the first zero
         self.names = np.array([os.fsencode(path) for path in paths])
         self.batch: Planned | None = None  # begun and not taken yet
         self.pipeline = Pipeline(
@@ -62,7 +62,7 @@ class FilePipeline:
             num_threads=min(threads, max(2, threads // 4)),
             device_id=None,
             prefetch_queue_depth=1,  # the first call begins as many
-            exec_dynamic=True,  # the default; the pipeline that decodes reads outputs after their release
+            exec_dynamic=True,  # the default; the decoding pipeline reads outputs after their release
         )
         with self.pipeline:
             names = fn.external_source(name=NAMES, device="cpu", dtype=types.UINT8, ndim=1)
@@ -73,18 +73,17 @@ class FilePipeline:
         self.pipeline.build()
 
     def begin(self, batch: "Planned") -> None:
-        """Has the files of a batch read; the one before must have been taken."""
+        """Start reading the files of a batch; the batch before must have been taken."""
         self.pipeline.feed_input(NAMES, self.names[batch.ids].view(np.uint8).reshape(len(batch.ids), -1))
         self.pipeline.schedule_run()
         self.batch = batch
 
     def take(self) -> "tuple[Planned, TensorListCPU]":
-        """What was begun, and the bytes of its files, uint8 (bytes,) each, valid while they are referred to.
+        """Return the batch that was begun and the bytes of its files, uint8 (bytes,), valid while referenced.
 
-        Raises RuntimeError for a file that cannot be read or has another size, after which there is no next
-        batch.
+        Raises RuntimeError for a file that cannot be read or has another size; then there is no next batch.
         """
-        read, *shapes = self.pipeline.share_outputs()  # waits, without the interpreter's lock
+        read, *shapes = self.pipeline.share_outputs()  # waits without the GIL
         self.pipeline.release_outputs()
         batch, self.batch = self.batch, None
         for found in shapes:
@@ -94,14 +93,14 @@ class FilePipeline:
 
 
 DEPTH = 3  # batches that DALI makes ahead, while it reads the files of one more
-FILES, IDS = "files", "ids"  # what a batch brings, beside the values that are drawn for it
+FILES, IDS = "files", "ids"  # the inputs of a batch, beside its drawn values
 
 
 class ReadingPipeline:
-    """Reads, decodes and augments the batches that it is told to `follow`.
+    """A pipeline that reads, decodes and augments the batches given to `follow`.
 
-    It decodes DEPTH batches ahead and reads one more, but begins none behind the last one that it may:
-    `allow`. Its threads end with it, once nothing refers to it any more.
+    It decodes DEPTH batches ahead and reads one more, but none beyond the limit of `allow`. Its threads end
+    when it is garbage-collected.
     """
 
     def __init__(
@@ -112,25 +111,27 @@ class ReadingPipeline:
         device: torch.device,
         work: DaliAugment | DaliCrops | None = None,
     ):
-        """decoder: whose threads and options these are, and whose device decodes. paths: of all files, by
-        sample id. batch_size: of the largest batch. device: where DALI brings batches to. work: what is done
-        to decoded images."""
+        """Build the pipeline. decoder: its threads, options and device decode. paths: of all files, by sample
+        id.
+
+        batch_size: of the largest batch. device: where DALI copies batches to. work: what follows decoding.
+        """
         self.decoder, self.batch_size, self.work = decoder, batch_size, work
         self.paths = paths
         self.on_cuda = device.type == "cuda"
         self.device_id = device.index
-        if self.on_cuda and device.index is None:  # asked here: `_build` may run in another thread later
+        if self.on_cuda and device.index is None:  # now, since `_build` may run in another thread later
             self.device_id = torch.cuda.current_device()
         self.planned: Iterator[Planned] | None = None
         self.given, self.allowed = 0, None
-        self.lock = threading.Lock()  # whoever iterates twice at once gets wrong_ids, and DALI no mixture
+        self.lock = threading.Lock()  # two iterations at once get wrong_ids instead of mixed batches
         self._build()
 
     def _build(self) -> None:
-        self.begun: deque[Planned] = deque()  # in the hands of the pipeline that decodes
-        # the bytes of those, which it does not copy, and of one batch more
+        self.begun: deque[Planned] = deque()  # batches in the decoding pipeline
+        # their bytes, which it does not copy, and those of one batch more
         self.read: deque[TensorListCPU] = deque(maxlen=DEPTH + 1)
-        self.stopped_by: str | None = None  # what keeps it from the batch behind them, in words: no traceback
+        self.stopped_by: str | None = None  # the error that prevents the batch after them, as text
         self.started = False
         sizes = self.work.sizes if isinstance(self.work, DaliCrops) else None
         self.files = FilePipeline(self.paths, self.batch_size, self.decoder.threads, sizes)
@@ -139,18 +140,18 @@ class ReadingPipeline:
             num_threads=self.decoder.threads,
             device_id=self.device_id,
             prefetch_queue_depth=DEPTH,
-            exec_dynamic=True,  # the default; `_run` needs outputs that outlast their release
+            exec_dynamic=True,  # the default; `_run` needs outputs that outlive their release
         )
         with self.pipeline:
             files = fn.external_source(name=FILES, device="cpu", dtype=types.UINT8, ndim=1, no_copy=True)
             ids = fn.external_source(name=IDS, device="cpu", dtype=types.INT64, ndim=0)
             output = self.decoder.output(files, self.work)
-            # DALI's copy may run beside its next batches
+            # DALI's copy may overlap its next batches
             self.pipeline.set_outputs(output.gpu() if self.on_cuda else output, ids)
         self.pipeline.build()
 
     def follow(self, planned: Iterator[Planned]) -> None:
-        """The batches that come from now on, without end; what DALI has begun of others is thrown away."""
+        """Set the batches to make from now on, endlessly; discard other batches that DALI has begun."""
         with self.lock:
             begun = [*self.begun, *([self.files.batch] if self.files.batch else [])]
             first = list(islice(planned, len(begun)))
@@ -160,11 +161,11 @@ class ReadingPipeline:
             self.planned = planned
 
     def allow(self, batches: int) -> None:
-        """So many more batches than have been given may be begun, from now on."""
+        """Limit the batches to begin, from now on: so many more than have been delivered."""
         self.allowed = self.given + batches
 
     def coming(self) -> np.ndarray:
-        """The samples of the next batch, int64 (n,); none if it may not be begun.
+        """Return the samples of the next batch, int64 (n,), empty if it must not be begun.
 
         Raises RuntimeError if one of its files cannot be read.
         """
@@ -176,11 +177,11 @@ class ReadingPipeline:
     def fill(
         self, ids: np.ndarray, out: torch.Tensor, shapes: Sequence[tuple[int, ...]] | None = None
     ) -> bool:
-        """The next batch in `out`, contiguous (n, ...) on the device that was asked for.
+        """Copy the next batch to `out`, contiguous (n, ...) on the requested device.
 
-        shapes: as in copy_output. False if the images have another shape. ids: int64 (n,), what the loader
-        promises; raises GpufeedError if other samples come next, and RuntimeError for what DALI refuses,
-        after which there is no next batch.
+        shapes: as in copy_output. Return False if the images have another shape. ids: int64 (n,), the
+        expected samples. Raises GpufeedError if others come next, and RuntimeError for a file that DALI
+        refuses; then there is no next batch.
         """
         with self.lock:
             if not np.array_equal(self.coming(), ids):
@@ -192,11 +193,11 @@ class ReadingPipeline:
             return copy_output(output, out, shapes)
 
     def _run(self) -> "tuple[object, TensorListCPU]":
-        """The next batch's images and their ids, int64, kept by DALI as long as they are referred to.
+        """Return the next batch's images and ids, int64, which DALI keeps while they are referenced.
 
-        Waits for the files of a later one, too, where they are not read yet.
+        Also waits for the files of a later batch, if they are not read yet.
         """
-        found = self.pipeline.share_outputs()  # waits, without the interpreter's lock
+        found = self.pipeline.share_outputs()  # waits without the GIL
         self.pipeline.release_outputs()
         self.begun.popleft()
         self.given += 1
@@ -204,29 +205,31 @@ class ReadingPipeline:
         return found
 
     def _work_ahead(self) -> None:
-        """Has DALI begin batches until DEPTH are under way and one more is read, but none behind the last."""
+        """Have DALI begin batches until DEPTH are in flight and one more is read, within the limit of
+        `allow`.
+        """
         if self.planned is None or self.stopped_by is not None:
             return
         try:
             while len(self.begun) < DEPTH and self._may_begin():
-                # the first call begins DEPTH: a file that stops one of them stops all of them
+                # the first call begins DEPTH batches; a bad file in one of them stops all of them
                 fed = [self._feed() for _ in range(1 if self.started else DEPTH)]
                 self.pipeline.schedule_run()
                 self.started = True
                 self.begun += fed
             if self.files.batch is None and self._may_begin():
                 self.files.begin(next(self.planned))
-        except BaseException as error:  # whatever it was, inputs may be out of step now
+        except BaseException as error:  # after any error inputs may be out of step
             self.stopped_by = str(error) or repr(error)
-            if not isinstance(error, RuntimeError):  # DALI's: told when its batch comes, if it is asked for
+            if not isinstance(error, RuntimeError):  # DALI's error is raised with its batch
                 raise
 
     def _may_begin(self) -> bool:
-        """Whether one more may be handed to the pipeline that decodes."""
+        """Return whether the decoding pipeline may begin one more batch."""
         return self.allowed is None or self.given + len(self.begun) < self.allowed
 
     def _feed(self) -> Planned:
-        """Hands the next batch, once its files are read, to the pipeline that decodes; waits for them."""
+        """Wait for the next batch's files and feed them to the decoding pipeline."""
         if self.files.batch is None:
             self.files.begin(next(self.planned))
         batch, files = self.files.take()
@@ -241,7 +244,7 @@ class ReadingPipeline:
         return batch
 
     def _throw_away(self) -> None:
-        """Lets go of all batches that DALI has begun."""
+        """Discard all batches that DALI has begun."""
         if self.stopped_by is not None:
             self._build()
         try:
@@ -251,15 +254,15 @@ class ReadingPipeline:
                 self.pipeline.release_outputs()
             if self.files.batch is not None:
                 self.files.take()
-        # a file that nobody has asked for and that DALI refuses; or an interrupt in an earlier throwing away
+        # DALI refuses a file of a discarded batch; or an earlier call was interrupted
         except (RuntimeError, StopIteration):
             self._build()
 
 
 def wrong_ids(found: np.ndarray, expected: np.ndarray) -> GpufeedError:
-    """The error for a batch of other samples than the promised ones; both int64 (n,)."""
+    """Return the error for a batch of other samples than the expected ones; both int64 (n,)."""
     return GpufeedError(
         f"samples {found[:8].tolist()}... from DALI's reader",
-        f"samples {expected[:8].tolist()}..., as the epoch's order has them",
-        "iterate over a loader once at a time; if you do, use another loader and tell gpufeed's maintainers",
+        f"samples {expected[:8].tolist()}..., as in the epoch's order",
+        "iterate over a loader once at a time; if you do, use another loader and report this as a bug",
     )

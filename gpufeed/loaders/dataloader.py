@@ -9,7 +9,7 @@ from gpufeed.loaders.samples import HostBatches, copied
 
 
 class SyncLoader(OrderedLoader):
-    """Reads, decodes and copies each batch when it is asked for."""
+    """Each batch is read, decoded and copied on request."""
 
     no_decoding = None
 
@@ -30,6 +30,6 @@ class SyncLoader(OrderedLoader):
 class WorkersLoader(SyncLoader):
     """The same with worker processes that decode ahead.
 
-    The workers start with the first batch of an epoch (of the first epoch, if they are persistent), as
-    they do in a training script, so that their start shows as the wait for that batch.
+    The workers start with the first batch of an epoch (of the first epoch, if they are persistent), as in a
+    training script, so that the wait for that batch includes their start.
     """

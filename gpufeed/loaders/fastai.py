@@ -1,4 +1,4 @@
-"""fastai's own DataLoader, as a fastai script uses it: TfmdDL over our manifest, with workers or without."""
+"""fastai's own DataLoader, as in a fastai script: TfmdDL over our manifest, with or without workers."""
 
 import time
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ from gpufeed.system.processes import garbage_kept
 
 
 class ManifestDL(TfmdDL):
-    """[images, labels, ids] of each batch in host memory, or the GpufeedError of a bad file.
+    """Yields [images, labels, ids] of each batch in host memory, or the GpufeedError of a bad file.
 
-    fastai starts its workers anew each epoch, persistent or not.
+    fastai restarts its workers each epoch, persistent or not.
     """
 
     def __init__(self, request: LoadRequest):
@@ -40,11 +40,11 @@ class ManifestDL(TfmdDL):
         self.set(np.empty(0, dtype=np.int64), 0)
         if request.workers:
             self.fake_l.prefetch_factor = request.prefetch_factor or 2
-        # its own generator: each epoch draws a seed, and the model's must not depend on the loader
+        # its own generator: each epoch draws a seed, and the model's random numbers must not depend on it
         self.fake_l.generator = torch.Generator().manual_seed(request.seed)
 
     def set(self, order: np.ndarray, epoch: int) -> None:
-        """What the next epoch yields: sample ids, int64."""
+        """Set the samples of the next epoch. order: sample ids, int64."""
         self.keys = [(sample_id, epoch) for sample_id in order.tolist()]
 
     def get_idxs(self) -> list[tuple[int, int]]:
@@ -54,12 +54,12 @@ class ManifestDL(TfmdDL):
         return collate(samples)
 
     def retain(self, batch, samples):
-        """The batch as it is: fastai would give it the type of a sample."""
+        """Return the batch unchanged; fastai would cast it to the type of a sample."""
         return batch
 
 
 class FastaiLoader(OrderedLoader):
-    """The batches of ManifestDL, copied when they are asked for."""
+    """The batches of ManifestDL, copied on request."""
 
     no_decoding = None
 
@@ -103,13 +103,13 @@ class FastaiLoader(OrderedLoader):
         return self.files_of_split()
 
     def close(self) -> None:
-        """Ends the workers; safe to call twice."""
+        """End the workers; safe to call twice."""
         if self.running is not None:
             self.running.close()
         self.running = None
 
 
 def end_workers_behind(error: Exception) -> None:
-    """Ends the workers of the torch iterator that raised an error; fastai keeps it to itself."""
+    """End the workers of the torch iterator that raised an error, which fastai does not expose."""
     for frame, _ in walk_tb(error.__traceback__):
         end_workers(frame.f_locals.get("self"))

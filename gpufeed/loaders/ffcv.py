@@ -1,12 +1,12 @@
-"""FFCV as its documentation recommends it for data that memory holds: one file, mapped, read by threads.
+"""FFCV as its documentation recommends it for data that fit into memory: one mapped file, read by threads.
 
 libjpeg-turbo decodes, called by functions that Numba compiles when the loader opens. `workers` are FFCV's
-threads, 0 for one a core, and never more than Numba has, which is one a core; `prefetch_factor` is how many
-batches wait. Reading, decoding and batching are FFCV's. The order is that of the other loaders, and so is the
-copy: FFCV's own reads memory that its threads may write again before the copy was done.
+threads, 0 for one a core, and at most Numba's, one a core; `prefetch_factor` is the number of prefetched
+batches. Reading, decoding and batching are FFCV's. Order and copy are those of the other loaders: with FFCV's
+own copy its threads may overwrite memory that is still being copied.
 
-With a recipe its decoders crop and resize, and a transform of its own flips. Its windows are its own: Numba
-draws them in each thread, from numbers that the system has seeded and no seed of FFCV's reaches.
+With a recipe, FFCV's decoders crop and resize, and its transform flips. It draws its own windows: Numba draws
+them in each thread, from random states that the system seeds and that FFCV's seed does not reach.
 """
 
 import gc
@@ -24,17 +24,19 @@ import torch
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError, Skip, import_or_skip
-from gpufeed.decoders.base import Tally, Tolerance
+from gpufeed.decoders.base import DecodeCounts, Tolerance
 from gpufeed.decoders.pillow import rgb
 from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, refuse_transform, require_store, send, upload
-from gpufeed.loaders.prefetch import END_S, POLL_S, AheadLoader
+from gpufeed.loaders.prefetch import END_S, POLL_S, PrefetchLoader
 from gpufeed.stores.ffcv_store import JPEG, TOLERANCE, BetonInfo, open_beton, rewritten
 
-# OpenCV's INTER_AREA, where the reference has a triangle with antialias. Of 800 photographs in evaluation 714
-# that are reduced are at most 58 off and 4.2 in the mean over an image, 86 that are enlarged 168 and 7.0; all
-# are 1.2 off in the mean. Their decoding is in these figures.
+# OpenCV's INTER_AREA against the reference's antialiased triangle. Of 800 photographs in evaluation, the 714
+# that
+# are reduced differ by at most 58, 4.2 in the mean over an image; the 86 that are enlarged by 168 and 7.0.
+# The mean
+# over all is 1.2. These figures include decoding.
 RESAMPLING = Tolerance(176, 6.0)
-WAITING = 3  # batches that wait, as FFCV's Loader has it by itself
+WAITING = 3  # prefetched batches, the default of FFCV's Loader
 NAME = "ffcv"
 INSTALL = (
     "install OpenCV 4's and libjpeg-turbo's headers (Debian: libopencv-dev libturbojpeg0-dev pkg-config), "
@@ -43,7 +45,7 @@ INSTALL = (
 
 
 class Turbo:
-    """FFCV's decoder as the equivalence gate wants to know it."""
+    """FFCV's decoder as the equivalence check needs to know it."""
 
     name = NAME
     tolerance = TOLERANCE
@@ -52,24 +54,24 @@ class Turbo:
         return f"{NAME} {version(NAME)}"
 
 
-class FfcvLoader(AheadLoader):
+class FfcvLoader(PrefetchLoader):
     """The batches of FFCV's Loader, copied ahead on a side stream.
 
-    What the .beton file has as pixels Pillow decoded when that was built, and counts as left to it; not where
-    the file was written with FFCV's settings, which have it so.
-    The bytes of the file are verified by the equivalence gate, once, and not at each opening.
+    Images that the .beton file holds as pixels were decoded by Pillow when it was built, and count as
+    Pillow's, unless the file was written with FFCV's settings, which store some as pixels. The equivalence
+    check verifies the bytes of the file once; opening it does not.
     """
 
     no_decoding = "FFCV reads and decodes an image in one compiled function."
     resampling = RESAMPLING
-    no_transfer = "FFCV uses its memory again: batches that stay on the host have to be copied, too."
+    no_transfer = "FFCV reuses its memory: batches that stay on the host have to be copied, too."
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         require_store(NAME, request)
         refuse_transform(NAME, request, "FFCV runs what Numba compiles")
         self.library = Turbo()
-        self.tally = Tally(NAME)
+        self.decode_counts = DecodeCounts(NAME)
         self.loader = None
         self.info: BetonInfo | None = None
         self.jpegs = np.empty(0, dtype=bool)  # by sample id
@@ -80,7 +82,7 @@ class FfcvLoader(AheadLoader):
         with torch_threads_kept():
             import_or_skip("Loader ffcv", "ffcv", "ffcv", INSTALL)
             self.info = open_beton(r.beton, r.manifest)
-            self.tally.images_from = self.info.in_words
+            self.decode_counts.images_from = self.info.in_words
             self.loader = new_loader(r)
             self.jpegs = self.loader.reader.metadata["f0"]["mode"] == JPEG
             with closing(made(self.loader, self.split_ids[:1])) as first:  # compiles what it runs
@@ -93,7 +95,7 @@ class FfcvLoader(AheadLoader):
         self.loader = None
 
     def files(self) -> list[str]:
-        self.loader.memory_manager.context.mmap = None  # it is mapped anew for the next epoch
+        self.loader.memory_manager.context.mmap = None  # it is mapped again for the next epoch
         return [os.fspath(self.request.beton)]
 
     def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
@@ -112,23 +114,23 @@ class FfcvLoader(AheadLoader):
                     self._copied()
 
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What of FFCV's memory the batch has: a copy, unless the device gets one."""
+        """Return a copy of FFCV's memory if the device is the CPU; for a GPU the upload is the copy."""
         return tensor.clone() if self.request.device.type == "cpu" else tensor
 
     def _copied(self) -> None:
-        """Waits for the copies: the next batch, or the end, lets FFCV write this one's memory again."""
+        """Wait for the copies, since FFCV reuses this batch's memory from the next batch on."""
         if self.stream is not None:
             self.stream.synchronize()
 
     def _count(self, ids: np.ndarray) -> None:
         jpegs = int(self.jpegs[ids].sum())
-        self.tally.add(NAME, jpegs)
+        self.decode_counts.add(NAME, jpegs)
         if not self._rewritten:
-            self.tally.add("pillow", len(ids) - jpegs)
+            self.decode_counts.add("pillow", len(ids) - jpegs)
 
     @property
     def _rewritten(self) -> bool:
-        """Return whether the file was written as FFCV's writer does it."""
+        """Return whether the file was written with the settings of FFCV's writer."""
         return self.info is not None and self.info.max_resolution is not None
 
     def reference_cut(
@@ -148,7 +150,7 @@ class FfcvLoader(AheadLoader):
 
 @contextmanager
 def torch_threads_kept():
-    """FFCV sets the number of torch's threads, too, even when it is imported."""
+    """Restore the number of torch's threads, which FFCV changes, even when it is imported."""
     before = torch.get_num_threads()
     try:
         yield
@@ -157,7 +159,7 @@ def torch_threads_kept():
 
 
 def new_loader(request: LoadRequest):
-    """FFCV's Loader with pipelines of images and labels, both in host memory."""
+    """Return FFCV's Loader with pipelines of images and labels, both in host memory."""
     import numba
     from ffcv.fields.decoders import IntDecoder
     from ffcv.loader import Loader
@@ -168,7 +170,7 @@ def new_loader(request: LoadRequest):
         batch_size=request.batch_size,
         num_workers=min(request.workers or request.threads, numba.config.NUMBA_NUM_THREADS),
         os_cache=True,
-        seed=0,  # orders are given; without one it draws from NumPy's global numbers
+        seed=0,  # unused, as orders are given; without it FFCV draws from NumPy's global generator
         pipelines={"image": [*operations(request), ToTensor()], "label": [IntDecoder(), ToTensor()]},
         drop_last=False,
         batches_ahead=request.prefetch_factor or WAITING,
@@ -181,7 +183,7 @@ def operations(request: LoadRequest) -> list:
     from ffcv.transforms import RandomHorizontalFlip
 
     if (recipe := request.recipe) is None:
-        request.manifest.image_size()  # raises where there are several, of which FFCV makes no batch
+        request.manifest.image_size()  # raises for several sizes, of which FFCV cannot make batches
         return [rgb_image.SimpleRGBImageDecoder()]
     sides = recipe.size, recipe.size
     if not recipe.training:
@@ -192,25 +194,25 @@ def operations(request: LoadRequest) -> list:
 
 
 def check_layer(threads: int) -> None:
-    """Raises Skip if Numba's threads, once they have run, turn out to be those that serve one caller alone.
+    """Raise Skip if Numba's threading layer, which is known once it has run, allows one caller only.
 
-    A second one, such as another loader of the process, would abort it.
+    A second caller, such as another loader in the process, would abort the process.
     """
     import numba
 
     if threads > 1 and numba.threading_layer() == "workqueue":
         raise Skip(
-            f"Loader {NAME} needs Numba's threading layer tbb or omp, and here is workqueue alone: "
+            f"Loader {NAME} needs Numba's threading layer tbb or omp, and this node has only workqueue: "
             "install libgomp (Debian: libgomp1) or the package tbb."
         )
 
 
 def made(loader, order: np.ndarray) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The batches of an order: images, uint8 (n, H, W, 3), and labels, int64 (n, 1), in FFCV's memory.
+    """Yield the batches of an order: images, uint8 (n, H, W, 3), and labels, int64 (n, 1), in FFCV's memory.
 
-    That is FFCV's again when the next one is asked for. Its thread ends with this iterator.
+    FFCV reuses that memory when the next one is requested. Its thread ends with this iterator.
     """
-    # FFCV compiles for the layout of the order in memory: a rank's share of a permutation has gaps
+    # FFCV compiles for the order's memory layout, and a rank's share of a permutation is not contiguous
     epoch = epoch_thread()(loader, np.ascontiguousarray(order))
     try:
         for _ in range(0, len(order), loader.batch_size):
@@ -220,14 +222,14 @@ def made(loader, order: np.ndarray) -> Iterator[tuple[torch.Tensor, torch.Tensor
                 raise stuck(loader.num_workers) from error
             if isinstance(found, BaseException):
                 raise found
-            yield found[1]  # behind its place in the memory
+            yield found[1]  # found[0] is its slot
     finally:
         end(epoch)
 
 
 @cache
 def epoch_thread() -> type:
-    """FFCV's thread, which tells nobody of an error: whoever waits for its batches would wait for ever."""
+    """Return a class of FFCV's thread that also passes on errors; FFCV's own leaves its consumer waiting."""
     from ffcv.loader.epoch_iterator import EpochIterator
 
     class EpochThread(EpochIterator):
@@ -241,7 +243,7 @@ def epoch_thread() -> type:
 
 
 def end(epoch) -> None:
-    """Ends FFCV's thread, which otherwise stays in mid-epoch, or waits for room for a last word."""
+    """End FFCV's thread, which otherwise stays in mid-epoch or waits for room in its queue."""
     epoch.close()
     epoch.iter_ixes = iter(())
     latest = time.monotonic() + END_S
@@ -251,7 +253,7 @@ def end(epoch) -> None:
 
 
 def stuck(threads: int) -> GpufeedError:
-    """What is wrong when no batch came for STUCK_S."""
+    """Return the error for no batch within STUCK_S."""
     return GpufeedError(
         f"no batch from FFCV for {STUCK_S} s",
         f"{threads} threads at work",

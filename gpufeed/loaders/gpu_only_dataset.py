@@ -35,8 +35,8 @@ GPU_DECODER, CPU_DECODER = "dali_gpu", "simplejpeg"
 DRAW = 0  # seed for the draw of max_samples
 QUARANTINED_SHARE = 0.001  # as max_quarantined_share in config/config.yaml
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
-# GPU memory for dali_gpu while it decodes: 434 MiB were measured with small files (docs/lab/decoding.md), and
-# a call of gpufeed.stores.cache_fill decodes up to 256 MiB of large ones.
+# GPU memory that dali_gpu needs to decode: 434 MiB with small files (docs/lab/decoding.md), and a call of
+# gpufeed.stores.cache_fill decodes up to 256 MiB of large ones.
 DECODING_BYTES = 2**30
 
 log = logging.getLogger("gpufeed")
@@ -72,16 +72,16 @@ class GPUOnlyDataset(Dataset):
         source: a manifest, its path or its folder, or a plain folder of images
         (gpufeed.datasets.image_folder). use_gpu_decode: build a missing or outdated cache with dali_gpu
         (True) or simplejpeg (False). If the node cannot run that decoder, another one builds, and the log
-        names it. Of several processes that lack a cache, one builds. max_samples: use a random draw of the
-        split, always the same one; no other image is decoded. Without it the cache holds all splits. device:
-        None takes the GPU, and without one the CPU, which is logged. workers: cores that may decode; None
-        takes all.
+        names it. Of several processes that lack a cache, one builds it. max_samples: use a random subset of
+        the split, always the same one; no other image is decoded. Without it the cache holds all splits.
+        device: by default the GPU, or the CPU if there is none, which is logged. workers: cores that may
+        decode, by default all.
 
-        image_size: (height, width) to which images are stretched; None keeps their size. dtype: of items and
+        image_size: (height, width) to which images are resized; None keeps their size. dtype: of items and
         batches. normalise: by the dataset's mean and standard deviation (ImageNet's for a plain folder);
-        False gives floats from 0 to 1; uint8 is 0 to 255 either way. max_quarantined_share: share of the
+        False returns floats from 0 to 1; uint8 is 0 to 255 either way. max_quarantined_share: share of the
         decoded files of a plain folder that may be broken; these are left out and not replaced.
-        cache_folder: None takes `cache` beside a manifest, and NAME-cache beside a plain folder.
+        cache_folder: by default `cache` beside a manifest, and NAME-cache beside a plain folder.
 
         Raises GpufeedError for impossible options, an unknown split, a device that the node lacks, a set that
         does not fit into memory (before anything is decoded), and as gpufeed.stores.decoded_cache.build does.
@@ -137,7 +137,7 @@ class GPUOnlyDataset(Dataset):
         self._no_worker()
         if isinstance(index, slice) and (index.step is None or index.step > 0):
             return self._made(self._rows[index]), self.labels[index]
-        if isinstance(index, slice):  # torch has no steps back
+        if isinstance(index, slice):  # torch has no negative steps
             index = range(*index.indices(len(self)))
         elif not np.ndim(index):
             place = range(len(self))[index]  # negative ones count from the end; IndexError
@@ -154,8 +154,8 @@ class GPUOnlyDataset(Dataset):
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the batches of one epoch, (N, C, H, W) and int64 (N,), gathered on the device.
 
-        The last batch may be smaller. seed: give each epoch its own. Raises GpufeedError for a batch size
-        below 1.
+        The last batch may be smaller. seed: use another one for each epoch. Raises GpufeedError for a batch
+        size below 1.
         """
         if batch_size < 1:
             raise GpufeedError(f"batch size {batch_size}", "1 or more", "ask for at least one image a batch")
@@ -172,7 +172,7 @@ class GPUOnlyDataset(Dataset):
         return rows.permute(0, 3, 1, 2) if self.dtype == torch.uint8 else self._normalise(rows).to(self.dtype)
 
     def _places(self, indices: Sequence[int]) -> torch.Tensor:
-        """Check indices on the host, and copy them: one out of range on the GPU would break its context."""
+        """Check indices on the host and copy them; one out of range would break the GPU's CUDA context."""
         places, count = torch.as_tensor(indices), len(self)
         if not places.numel():
             return torch.zeros(0, dtype=torch.int64, device=self.device)
@@ -187,7 +187,7 @@ class GPUOnlyDataset(Dataset):
             raise GpufeedError(
                 "a DataLoader's worker process, which cannot use the images on the GPU",
                 "num_workers=0",
-                "give the DataLoader num_workers=0: nothing is left for workers to do",
+                "set num_workers=0 in the DataLoader: there is no work left for workers",
             )
 
 
@@ -200,10 +200,10 @@ class Found(NamedTuple):
 
 
 class Pixels:
-    """The cache of some samples' pixels, present or to be built: of the whole set, or of these samples alone.
+    """A cache, present or to be built, of the whole set or of some samples alone.
 
-    Its files are DECODER[-HEIGHTxWIDTH][-COUNT-DIGEST].npy. The size is there if it is not the manifest's
-    own. Count and digest (of the samples, their files and the size) are there if samples are left out.
+    Its files are DECODER[-HEIGHTxWIDTH][-COUNT-DIGEST].npy: with the size if it is not the manifest's, with
+    count and digest (of the samples, their files and the size) if samples are left out.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Pixels:
         cut: bool,
         image_size: tuple[int, int] | None,
     ):
-        """cut: whether the ids are only a part of their split; then only they are decoded."""
+        """Name the cache. cut: whether the ids are only a part of their split; then only they are decoded."""
         self.folder, self.manifest, self.ids, self.cut = folder, manifest, ids, cut
         some = manifest.table.iloc[ids].reset_index(drop=True)
         part = Manifest(manifest.root, manifest.info, some) if cut else manifest
@@ -238,9 +238,9 @@ class Pixels:
         return None if rows is None else Found(path, rows, np.arange(len(self.ids)) if self.cut else self.ids)
 
     def build(self, asked: str, workers: int, share: float | None) -> Found:
-        """Build the cache, named after the decoder that runs, or find it. share: as `build` takes it.
+        """Build the cache, named after the decoder that runs. share: max_quarantined_share of `build`.
 
-        Of several processes that find none, such as those of torchrun, one builds and the others wait.
+        Of several processes without a cache, such as those of torchrun, one builds and the others wait.
         """
         name, because = able(asked, workers, self.chosen.info.resize)
         path = self.path(name)
@@ -254,7 +254,7 @@ class Pixels:
                     build(self.chosen, name, path, workers, instead_of, because, max_quarantined_share=share)
                     found = self.find(name)
             finally:
-                decoder.cache_clear()  # gives the device memory of a GPU decoder back
+                decoder.cache_clear()  # frees the device memory of a GPU decoder
         return found
 
 
@@ -263,7 +263,7 @@ def check_options(
 ) -> None:
     """Raise GpufeedError for an impossible option."""
     if max_samples is not None and (not isinstance(max_samples, int | np.integer) or max_samples < 1):
-        raise GpufeedError(f"max_samples {max_samples}", "1 or more, or None", "leave it out to take all")
+        raise GpufeedError(f"max_samples {max_samples}", "1 or more, or None", "leave it out to use all")
     if image_size is not None and not (
         isinstance(image_size, tuple | list)
         and len(image_size) == 2
@@ -308,7 +308,7 @@ def sized(manifest: Manifest, image_size: tuple[int, int] | None) -> Manifest:
             own = whole.image_size()
         except GpufeedError as error:
             if image_size is None:
-                raise GpufeedError(error.found, error.expected, "give image_size=(height, width)") from error
+                raise GpufeedError(error.found, error.expected, "set image_size=(height, width)") from error
     size = own if image_size is None else tuple(image_size)
     if size == own and not plain:
         return manifest
@@ -327,7 +327,7 @@ def check_room(count: int, size: tuple[int, int], device: torch.device, buffers:
         f"{count * each / 2**30:.2f} GiB for {count:,} images of {size[0]} x {size[1]}{decoding}, "
         f"{free / 2**30:.2f} GiB free on {device}",
         f"at most {SHARE_OF_FREE:.0%} of the free memory",
-        (f"give max_samples={fits}, which fits, or " if fits > 0 else "give ")
+        (f"set max_samples={fits}, which fits, or " if fits > 0 else "choose ")
         + "a smaller image_size, or a device with more memory",
     )
 
@@ -343,7 +343,7 @@ def check_writable(folder: Path) -> None:
         raise GpufeedError(
             f"{folder}: {why}",
             "a folder for the decoded images that you may write to",
-            "give cache_folder=FOLDER",
+            "set cache_folder=FOLDER",
         )
 
 
@@ -359,11 +359,11 @@ def pick_device(device: torch.device | str | None) -> torch.device:
     try:
         asked = torch.device(device)
         found = resolve_device(asked.type)
-    except (RuntimeError, Skip) as error:  # RuntimeError: torch knows no such name
+    except (RuntimeError, Skip) as error:  # RuntimeError: an unknown name
         raise GpufeedError(
             f"device {str(device)!r} ({error})",
             "a device of this node",
-            "leave `device` out to take what there is",
+            "leave `device` out to use the device that there is",
         ) from error
     return found if asked.index is None else asked
 

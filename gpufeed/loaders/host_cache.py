@@ -1,4 +1,4 @@
-"""The whole split in the host's memory: a thread gathers each batch there and copies it on a side stream."""
+"""The whole split in host memory, from which a thread gathers batches and copies them on a side stream."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, send, upload
-from gpufeed.loaders.prefetch import AheadLoader
+from gpufeed.loaders.prefetch import PrefetchLoader
 from gpufeed.loaders.resident import SHARE_OF_FREE, check_request, fill
 from gpufeed.loaders.scaled_crops import HostCacheCrops
 from gpufeed.stores.cache_format import open_cache
@@ -18,12 +18,12 @@ from gpufeed.system.host_memory import free_host_bytes
 log = logging.getLogger("gpufeed")
 
 
-class HostCacheLoader(AheadLoader):
-    """Reads the cache in `open`, into pinned memory where the device is a CUDA GPU.
+class HostCacheLoader(PrefetchLoader):
+    """A loader that reads the cache in `open`, into pinned memory if the device is a CUDA GPU.
 
-    A split that does not fit there is left in its file and gathered from the memory map: its first
-    epoch then reads the disk, and later ones the page cache, as far as that reaches. The log says so.
-    A batch is gathered into pinned memory of its own, from which the copy runs beside the compute.
+    A split that does not fit there is gathered from the memory map of its file, which is logged: its first
+    epoch reads the disk, later ones the page cache as far as it holds the file. A batch is gathered into its
+    own pinned memory, so that its copy overlaps the compute.
     """
 
     no_decoding = "The cache holds decoded pixels."
@@ -34,7 +34,7 @@ class HostCacheLoader(AheadLoader):
         self.labels = request.manifest.labels()
         self.rows: torch.Tensor | None = None  # uint8 (n, H, W, 3)
         self.ids = self.split_ids  # sample id of each row, ascending
-        self.crops: HostCacheCrops | None = None  # in place of rows, where a recipe cuts windows out
+        self.crops: HostCacheCrops | None = None  # instead of rows, with a recipe
 
     def open(self) -> None:
         super().open()
@@ -71,15 +71,16 @@ class HostCacheLoader(AheadLoader):
             yield Batch(images, labels[start:end], ids[start:end], 0.0, transfer)
 
     def _gather(self, places: torch.Tensor) -> torch.Tensor:
-        """The rows at `places`, int64 (n,), in a new (pinned) batch, uint8 (n, H, W, 3)."""
+        """Return the rows at `places`, int64 (n,), in a new (pinned) batch, uint8 (n, H, W, 3)."""
         shape = (len(places), *self.rows.shape[1:])
         batch = empty_batch(shape, torch.uint8, torch.device("cpu"), self.request)
         return torch.index_select(self.rows, 0, places, out=batch)
 
 
 def copy_rows(cache: np.ndarray, rows: np.ndarray, pin: bool) -> torch.Tensor | None:
-    """The rows of a uint8 (N, H, W, 3) array in (pinned) memory; None, with a line in the log, if there is
-    no room for them."""
+    """Copy rows of a uint8 (N, H, W, 3) array to (pinned) memory; None, which is logged, if there is
+    no room.
+    """
     shape = len(rows), *cache.shape[1:]
     if not has_room(int(np.prod(shape)), pin):
         return None
@@ -92,7 +93,7 @@ def copy_rows(cache: np.ndarray, rows: np.ndarray, pin: bool) -> torch.Tensor | 
 
 
 def has_room(size: int, pin: bool) -> bool:
-    """Return whether so many bytes of a cache fit into (pinned) memory; the log says if they do not."""
+    """Return whether so many bytes of a cache fit into (pinned) memory; log if they do not."""
     needed, free = allocated(size, pin), free_host_bytes()
     if needed <= SHARE_OF_FREE * free:
         return True
@@ -104,12 +105,12 @@ def has_room(size: int, pin: bool) -> bool:
 
 
 def allocated(size: int, pin: bool) -> int:
-    """Bytes that an allocation of `size` bytes takes: torch rounds pinned ones up to a power of two."""
+    """Return the bytes that an allocation takes; torch rounds pinned ones up to a power of two."""
     return 1 << (size - 1).bit_length() if pin else size
 
 
 def mapped(cache: np.ndarray) -> torch.Tensor:
-    """A read-only memory map as a tensor, which nobody writes to."""
+    """Return a read-only memory map as a tensor, which must not be written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(cache)

@@ -1,4 +1,4 @@
-"""The windows of a recipe, cut out of one image after the other on the host."""
+"""Crop the windows of a recipe on the host, one image after the other."""
 
 from pathlib import Path
 
@@ -20,11 +20,11 @@ def decoded_alone(decoder: Decoder, data: bytes, path: Path) -> np.ndarray:
 
 
 class HostCrops:
-    """The windows of a recipe, cut out of one image after the other on the host.
+    """Crops the windows of a recipe on the host, one image after the other.
 
-    Where a window has at least twice the sample's sides, the decoder gives the image at 1/2, 1/4 or 1/8 of
-    its size, if it can: this is how Pillow's `draft` saves work. What torch's libraries decode is resized by
-    torch, whose vector instructions are faster than Pillow.
+    If a window has at least twice the sample's sides, the decoder decodes the image at 1/2, 1/4 or 1/8 of its
+    size, if it can, as Pillow's `draft` does. Images decoded by torch's libraries are resized by torch, whose
+    vector instructions are faster than Pillow.
     """
 
     def __init__(self, recipe: RandomResizedCrop, decoder: Decoder):
@@ -38,7 +38,7 @@ class HostCrops:
     def of_file(
         self, data: bytes, path: Path, sample_id: int, epoch: int, size: tuple[int, int]
     ) -> np.ndarray:
-        """As of_image, of a file; size: (height, width) that the manifest says."""
+        """Return the sample of an encoded file. size: (height, width) in the manifest."""
         window = self.recipe.window(sample_id, epoch, *size)
         factor = reduction(window)
         image = self.decoder.decode_reduced(data, factor) if factor > 1 else None
@@ -53,15 +53,15 @@ class HostCrops:
 
 
 def reduction(window: Window) -> int:
-    """Return by how much an image may be scaled down before its window is resized to fewer pixels still."""
+    """Return the factor by which an image may be scaled down and its window still has the sample's pixels."""
     least = min(window.height // window.rows, window.width // window.columns)
     return next(factor for factor in (8, 4, 2, 1) if factor <= max(1, least))
 
 
 def cut_by_torch(image: torch.Tensor, window: Window, size: int) -> np.ndarray:
-    """As RandomResizedCrop.cut, of uint8 (H, W, 3)."""
+    """Return what RandomResizedCrop.cut does, by torch, for uint8 (H, W, 3)."""
     part = image[window.top : window.top + window.height, window.left : window.left + window.width]
-    part = part.permute(2, 0, 1)[None]  # channels_last: the form that torch resizes fastest
+    part = part.permute(2, 0, 1)[None]  # channels_last, which torch resizes fastest
     sides = (window.rows, window.columns)
     part = interpolate(part, sides, mode="bilinear", align_corners=False, antialias=True)
     row, column = window.first_row, window.first_column

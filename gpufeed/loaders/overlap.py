@@ -6,15 +6,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.prefetch import AheadLoader
+from gpufeed.loaders.prefetch import PrefetchLoader
 from gpufeed.loaders.samples import HostBatches, copied, worker_error
 
 
-class OverlapLoader(AheadLoader):
-    """Host batches as the DataLoader makes them, with or without workers, copied ahead by one thread.
+class OverlapLoader(PrefetchLoader):
+    """Host batches of the DataLoader, with or without workers, copied ahead by one thread.
 
-    With pin_memory (the default) the copies run beside the compute; without it CUDA stages them through
-    its own buffer, and only the thread waits.
+    With pin_memory (the default) copies overlap the compute; without it CUDA stages them through its own
+    buffer, and only the thread waits.
     """
 
     no_decoding = None
@@ -24,14 +24,14 @@ class OverlapLoader(AheadLoader):
         self.host = HostBatches(request)
 
     def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
-        # Workers are started here, not in the thread: forking beside a thread that holds locks can hang them.
+        # Workers are started here, not in the thread: forking while another thread holds locks can hang them.
         host = self.host.start(order, self.epoch, stopping)
         return copied(host, self.request.device)
 
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
         try:
             yield from super().batches(order)
-        except RuntimeError as error:  # the signal of a dead worker interrupts the wait of the main thread
+        except RuntimeError as error:  # raised in the main thread by the signal of a dead worker
             raise worker_error(error, self.request.workers) from error
 
     def files(self) -> list[str]:

@@ -1,4 +1,6 @@
-"""Work ahead of the consumer: a thread runs an iterator and keeps a bounded number of its items waiting."""
+"""Prefetch: a thread runs an iterator ahead of its consumer and keeps a bounded number of items in a
+queue.
+"""
 
 import logging
 import queue
@@ -16,25 +18,25 @@ import torch
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, OrderedLoader
 
-PRIORITY = 0  # of the stream that makes batches; -1 goes before the training step
-DEPTH = 2  # items that wait; one more may be in the thread's hands
-POLL_S = 0.05  # how soon the thread sees that it should stop while the queue is full
-LOOK_S = 1  # how soon a consumer that waits sees that the loader was closed
-END_S = 5  # for a thread that has given nothing for long already, or that only cleans up
+PRIORITY = 0  # of the stream that makes batches; -1 precedes the training step
+DEPTH = 2  # items in the queue; one more may be in the thread's hands
+POLL_S = 0.05  # how soon the thread notices that it should stop while the queue is full
+LOOK_S = 1  # how soon a waiting consumer notices that the loader was closed
+END_S = 5  # to wait for a thread that was stuck before, or that only cleans up
 
 log = logging.getLogger("gpufeed")
 
 
-class Ahead:
-    """A thread that runs `source` and hands its items over in order, or the error that it ran into.
+class Prefetcher:
+    """A thread that runs `source` and passes its items on in order, or the error that it raised.
 
-    stuck_s: without an item for so long the source counts as stuck (a dead network mount, mostly).
+    stuck_s: a source without an item for so long counts as stuck (mostly a dead network mount).
     """
 
     stuck_s: float = STUCK_S
 
     def __init__(self, source: Iterator, name: str, stopping: threading.Event | None = None):
-        """stopping: set by `close`, for a source that waits for something itself."""
+        """Start the thread. stopping: set by `close`, for a source that itself waits for something."""
         self.source: Iterator | None = source
         self.gave_up = False
         self.ready: queue.Queue[Any] = queue.Queue(DEPTH)
@@ -43,19 +45,19 @@ class Ahead:
         self.thread.start()
 
     def get(self) -> Any | None:
-        """The next item, None after the last one; raises what the thread ran into.
+        """Return the next item, None after the last one; raise the source's error.
 
         Raises GpufeedError if nothing comes for `stuck_s`.
         """
         found = self._wait()
         if found is None or isinstance(found, BaseException):
-            self.ready.put(found)  # the thread has ended: whoever asks again hears the same
+            self.ready.put(found)  # the thread has ended: a further call gets the same
         if isinstance(found, BaseException):
             raise found
         return found
 
     def _wait(self) -> Any:
-        """What the thread puts next. Sleeps until it is there, and wakes each LOOK_S to look around."""
+        """Wait for the thread's next item, checking every LOOK_S whether the loader was closed."""
         end = time.monotonic() + self.stuck_s
         while not self.stopping.is_set():
             try:
@@ -64,10 +66,10 @@ class Ahead:
                 if time.monotonic() >= end:
                     self.gave_up = True
                     raise self.stuck() from None
-        raise RuntimeError("the loader was closed while its batches were still asked for")
+        raise RuntimeError("the loader was closed while it was iterated over")
 
     def stuck(self) -> GpufeedError:
-        """What is wrong when nothing came for `stuck_s`."""
+        """Return the error for no item within `stuck_s`."""
         return GpufeedError(
             f"nothing from the thread {self.thread.name} for {self.stuck_s:g} s",
             "the files or the pixels of the next batch",
@@ -75,22 +77,24 @@ class Ahead:
         )
 
     def close(self) -> None:
-        """Stops the thread after the item that it is at; safe to call twice.
+        """Stop the thread after its current item; safe to call twice.
 
-        A thread that is still at it after `stuck_s`, or that was stuck before, is left to itself. It is a
-        daemon: it does not keep its process alive.
+        A thread that has not ended after `stuck_s`, or that was stuck before, is abandoned. It is a daemon,
+        so that it does not keep its process alive.
         """
         self.stopping.set()
         self.thread.join(END_S if self.gave_up else self.stuck_s)
         if self.thread.is_alive():
-            log.warning("the thread %s does not end: what it waits for does not come", self.thread.name)
+            log.warning(
+                "the thread %s has not ended: it still waits for its files or its device", self.thread.name
+            )
 
     def around(self) -> AbstractContextManager:
-        """What the source runs in."""
+        """Return the context in which the source runs."""
         return nullcontext()
 
     def finish(self, item: Any) -> Any:
-        """What is handed over for an item; called in the thread."""
+        """Return what to pass on for an item; called in the thread."""
         return item
 
     def _run(self) -> None:
@@ -100,19 +104,19 @@ class Ahead:
                     if not self._put(self.finish(item)):
                         return
             self._put(None)
-        except BaseException as error:  # whatever it is, the consumer must hear of it
+        except BaseException as error:  # the consumer raises it
             self._put(error)
         finally:
             self._end_source()
 
     def _end_source(self) -> None:
-        """Ends what the source itself started (worker processes, a thread of its own), with this thread."""
+        """Close the source, which may have started worker processes or a thread."""
         source, self.source = self.source, None
         if hasattr(source, "close"):
             source.close()
 
     def _put(self, item: Any) -> bool:
-        """Waits for room; False if the consumer has gone."""
+        """Wait for room in the queue; return False if the consumer has closed it."""
         while not self.stopping.is_set():
             try:
                 self.ready.put(item, timeout=POLL_S)
@@ -122,10 +126,12 @@ class Ahead:
         return False
 
 
-class BatchesAhead(Ahead):
-    """Batches made on the device ahead of the step that takes them; on CUDA on a stream of their own."""
+class BatchPrefetcher(Prefetcher):
+    """Batches made on the device ahead of the training step; on CUDA on their own stream."""
 
-    stuck_s = STUCK_S + 10  # who waits within the source (for worker processes, for files) speaks first
+    stuck_s = (
+        STUCK_S + 10
+    )  # longer than waits inside the source (for workers, for files), whose errors say more
 
     def __init__(
         self,
@@ -134,9 +140,11 @@ class BatchesAhead(Ahead):
         stream: "torch.cuda.Stream | None" = None,
         stopping: threading.Event | None = None,
     ):
-        """source: queues its work on the current stream, which in the thread is `stream`."""
+        """Start the thread. source: queues its work on the current stream, which in the thread is
+        `stream`.
+        """
         self.device, self.stream = device, stream
-        super().__init__(source, "gpufeed-ahead", stopping)
+        super().__init__(source, "gpufeed-prefetch", stopping)
 
     def around(self) -> AbstractContextManager:
         # the current stream belongs to a thread, and new tensors to the current stream
@@ -146,7 +154,7 @@ class BatchesAhead(Ahead):
         return item, None if self.stream is None else self.stream.record_event()
 
     def get(self) -> Batch | None:
-        """The next batch, ready for the caller's current stream; None after the last one."""
+        """Return the next batch, ready for the caller's current stream; None after the last one."""
         found = super().get()
         if found is None:
             return None
@@ -156,9 +164,9 @@ class BatchesAhead(Ahead):
         return batch
 
     def batches(self, begin: float) -> Iterator[Batch]:
-        """All of them, with load_ms as the consumer's wait for each, and the thread's end.
+        """Yield all batches with the consumer's wait as load_ms; close the thread at the end.
 
-        begin: when the wait for the first one began, on the host's clock in seconds.
+        begin: when the wait for the first batch began, on the host's clock in seconds.
         """
         try:
             while (batch := self.get()) is not None:
@@ -169,14 +177,14 @@ class BatchesAhead(Ahead):
 
 
 def hand_over(batch: Batch, done: "torch.cuda.Event", consumer: "torch.cuda.Stream") -> None:
-    """Makes the consumer's stream wait for the batch, and keeps the memory until that stream is done."""
+    """Make the consumer's stream wait for the batch, and keep its memory until that stream is done."""
     consumer.wait_event(done)
     for tensor in (batch.images, batch.labels, batch.ids):
         tensor.record_stream(consumer)  # allocated on the side stream, used on this one
 
 
-class AheadLoader(OrderedLoader):
-    """A loader whose batches are made by a thread, on CUDA on a side stream, while the device computes.
+class PrefetchLoader(OrderedLoader):
+    """A loader whose batches a thread makes, on CUDA on a side stream, while the device computes.
 
     On devices other than CUDA the same code runs without streams.
     """
@@ -186,7 +194,7 @@ class AheadLoader(OrderedLoader):
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         self.stream: torch.cuda.Stream | None = None
-        self.ahead: BatchesAhead | None = None
+        self.prefetcher: BatchPrefetcher | None = None
 
     def open(self) -> None:
         if self.request.device.type == "cuda":
@@ -194,18 +202,19 @@ class AheadLoader(OrderedLoader):
 
     @abstractmethod
     def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
-        """The batches of `order` on the device, queued on the current stream.
+        """Return the batches of `order` on the device, queued on the current stream.
 
-        Called by the consumer; what it returns is run by the thread. stopping: set when the consumer goes.
+        The consumer calls it; the thread runs the iterator. stopping: set when the consumer closes the
+        loader.
         """
 
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
         begin, stopping = time.perf_counter(), threading.Event()
         source = self.source(order, stopping)
-        self.ahead = BatchesAhead(source, self.request.device, self.stream, stopping)
-        yield from self.ahead.batches(begin)
+        self.prefetcher = BatchPrefetcher(source, self.request.device, self.stream, stopping)
+        yield from self.prefetcher.batches(begin)
 
     def close(self) -> None:
-        if self.ahead is not None:
-            self.ahead.close()
-            self.ahead = None
+        if self.prefetcher is not None:
+            self.prefetcher.close()
+            self.prefetcher = None

@@ -1,4 +1,4 @@
-"""The compute-only ceiling: one batch that is on the device already, again and again."""
+"""The compute-only ceiling: one batch that is already on the device, again and again."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,8 @@ from gpufeed.loaders.samples import HostBatch, Samples, collate, to_device
 
 
 class ReplayLoader(Loader):
-    """Decodes the first batch of epoch 0 in `open`, then yields it as often as an epoch has batches.
+    """A loader that decodes the first batch of epoch 0 in `open`, then yields it once for each batch of an
+    epoch.
 
     The last batch is cut to its size, so that an epoch has as many images as with any other loader.
     """
@@ -35,6 +36,6 @@ class ReplayLoader(Loader):
 
 
 def repeated(whole: Batch, samples: int, size: int) -> Iterator[Batch]:
-    """A batch of `size` again and again, the last time cut, until so many samples have come."""
+    """Yield a batch of `size` repeatedly, the last time cut, until `samples` have been yielded."""
     for start in range(0, samples, size):
         yield whole.first(min(size, samples - start))

@@ -9,9 +9,9 @@ import torch
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import (
     Batch,
+    DeferredGather,
     Loader,
     LoadRequest,
-    Rows,
     permutation,
     refuse_transform,
     require_store,
@@ -20,23 +20,23 @@ from gpufeed.loaders.scaled_crops import DeviceCacheCrops
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.system.host_memory import free_host_bytes
 
-CHUNK_BYTES = 64 * 2**20  # of the cache that are copied at a time
-SHARE_OF_FREE = 0.9  # leaves room for the batches themselves; the model has its own say later
+CHUNK_BYTES = 64 * 2**20  # of the cache that are copied at once
+SHARE_OF_FREE = 0.9  # leaves room for the batches; whether the model fits shows later
 
 
 class StoredBatch(Batch):
-    """A batch whose images are gathered only when asked for; `source` is what a step may gather by itself."""
+    """A batch whose images are gathered on request; `source` is for steps that gather them themselves."""
 
-    def __init__(self, source: Rows, labels: torch.Tensor, ids: torch.Tensor, load_ms: float):
+    def __init__(self, source: DeferredGather, labels: torch.Tensor, ids: torch.Tensor, load_ms: float):
         self.rows, self.labels, self.ids, self.load_ms, self.transfer = source, labels, ids, load_ms, None
 
     @property
-    def source(self) -> Rows:
+    def source(self) -> DeferredGather:
         return self.rows
 
     @property
     def images(self) -> torch.Tensor:
-        """uint8 (N, H, W, 3), gathered anew at each call."""
+        """uint8 (N, H, W, 3), gathered at each access."""
         return self.source.gathered()
 
     def first(self, n: int) -> "StoredBatch":
@@ -47,9 +47,9 @@ class StoredBatch(Batch):
 
 
 class ResidentLoader(Loader):
-    """Reads the cache in `open`. The order of an epoch is made on the device; the host never waits for it.
+    """A loader that copies the cache to the device in `open` and makes orders there; the host never waits.
 
-    Where the request says `ungathered`, batches tell their rows, and who wants images gathers them.
+    If the request says `ungathered`, batches hold row numbers, and the images are gathered on request.
     """
 
     no_decoding = "The cache holds decoded pixels."
@@ -61,10 +61,10 @@ class ResidentLoader(Loader):
         self.images: torch.Tensor | None = None  # uint8 (n, H, W, 3), row i = split_ids[i]
         self.labels: torch.Tensor | None = None  # int64 (n,)
         self.ids: torch.Tensor | None = None  # int64 (n,)
-        self.crops: DeviceCacheCrops | None = None  # in place of images, where a recipe cuts windows out
+        self.crops: DeviceCacheCrops | None = None  # instead of images, with a recipe
 
     def open(self) -> None:
-        """Copies the split to the device; raises GpufeedError if it does not fit."""
+        """Copy the split to the device; raise GpufeedError if it does not fit."""
         r = self.request
         if r.recipe is not None:
             crops = DeviceCacheCrops(r)
@@ -82,10 +82,10 @@ class ResidentLoader(Loader):
     def close(self) -> None:
         self.images = self.labels = self.ids = self.crops = None
 
-    def example(self) -> Rows | None:
+    def example(self) -> DeferredGather | None:
         r = self.request
         n = min(r.batch_size, len(self.split_ids))
-        return Rows(self.images, torch.arange(n, device=r.device)) if r.ungathered else None
+        return DeferredGather(self.images, torch.arange(n, device=r.device)) if r.ungathered else None
 
     def epoch_batches(self, done: int) -> Iterator[Batch]:
         r, begin = self.request, time.perf_counter()
@@ -101,7 +101,7 @@ class ResidentLoader(Loader):
                 yield Batch(images, own_labels, own_ids, (time.perf_counter() - begin) * 1e3)
                 begin = time.perf_counter()
                 continue
-            source = Rows(self.images, chosen)
+            source = DeferredGather(self.images, chosen)
             if r.ungathered:
                 yield StoredBatch(source, own_labels, own_ids, (time.perf_counter() - begin) * 1e3)
             else:
@@ -111,20 +111,22 @@ class ResidentLoader(Loader):
 
 
 def check_request(loader: str, request: LoadRequest) -> None:
-    """Raises GpufeedError unless the request has a cache, and no transform of single samples."""
+    """Raise GpufeedError unless the request has a cache, and no transform of single samples."""
     require_store(loader, request)
     refuse_transform(loader, request, "it decodes nothing")
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free memory of the device; what the job may take of the host's where it has none of its own."""
+    """Return the device's free memory in bytes; for a device without its own, the host's that the job
+    may use.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return free_host_bytes()
 
 
 def check_room(needed: int, free: int, request: LoadRequest) -> None:
-    """Raises GpufeedError unless `needed` bytes fit into the free ones with some to spare."""
+    """Raise GpufeedError unless `needed` bytes fit into SHARE_OF_FREE of the free ones."""
     if needed > SHARE_OF_FREE * free:
         raise GpufeedError(
             f"{needed / 2**30:.2f} GiB of pixels in split {request.split!r} of "

@@ -1,6 +1,7 @@
 """The coded JPEGs of the whole split on the device, decoded there in every epoch by our own kernels.
 
-A call decodes images of one kind: the rounds of an epoch say which images are decoded together.
+A call decodes images of one kind. An epoch is split into rounds of batches, whose images are decoded
+together.
 """
 
 import time
@@ -12,23 +13,23 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpufeed.decoders.base import Tally
+from gpufeed.decoders.base import DecodeCounts
 from gpufeed.loaders.base import Batch, Loader, LoadRequest, epoch_order, refuse_transform, send
 from gpufeed.loaders.coded_store import CodedStore, filled
 from gpufeed.loaders.cuda_jpeg import OwnKernels, require_extension
 from gpufeed.loaders.prefetch import hand_over
 from gpufeed.loaders.streaming import check_size
 
-NOWHERE = (0, -1)  # start and end of no image
+NOWHERE = (0, -1)  # start and end for no image
 
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What the host knows of an epoch: n samples in rounds of `size`, the last one smaller.
+    """The plan of an epoch on the host: n samples in rounds of `size`, the last one smaller.
 
     order, rows, kinds: sample ids, rows of the store and their kinds, int64 (n,). usual: the kind of most
-    images, of which each round is one call, with the others left out. others: where in `order` those stand,
-    int64 (m,), by round and then by kind; counts: how many they are, int64 (rounds, kinds).
+    images, which each round decodes in one call. others: places in `order` of images of other kinds, int64
+    (m,), by round and then by kind; counts: their numbers, int64 (rounds, kinds).
     """
 
     size: int
@@ -41,7 +42,7 @@ class RoundPlan:
 
 
 def plan_rounds(order: np.ndarray, rows: np.ndarray, store: CodedStore, size: int) -> RoundPlan:
-    """The plan of samples in that order, int64 (n,), which are those rows of the store."""
+    """Return the plan of samples in this order, int64 (n,). rows: their rows in the store."""
     kinds, every, rounds = store.kinds[rows], store.pixels + 1, -(-len(order) // size)
     usual = int(np.bincount(store.kinds).argmax())
     others = np.flatnonzero(kinds != usual)
@@ -57,7 +58,7 @@ class EpochRounds:
     """
 
     def __init__(self, plan: RoundPlan, labels: np.ndarray, store: CodedStore):
-        """labels: by sample id, int64."""
+        """Copy the plan to the device. labels: by sample id, int64."""
         self.plan, self.store, device = plan, store, store.data.device
         self.ids, self.labels = send(plan.order, device), send(labels[plan.order], device)
         rows, others = send(plan.rows, device), send(plan.others, device)
@@ -71,7 +72,7 @@ class EpochRounds:
         return self.ids, self.labels, self.starts, self.ends, self.places, *self.others
 
     def round(self, number: int) -> torch.Tensor:
-        """Its images, uint8 (n, H, W, 3), new."""
+        """Decode a round; return its images, uint8 (n, H, W, 3), in new memory."""
         plan, store = self.plan, self.store
         here = slice(number * plan.size, (number + 1) * plan.size)
         images = store.images(plan.usual, self.starts[here], self.ends[here])
@@ -84,20 +85,24 @@ class EpochRounds:
         return images
 
 
-# Pixels of a round of batches, which are decoded together: 10,922 images of 64 x 64. A call takes at least as
-# long as the codes of one image, so a small batch alone would be slow. Two or three rounds are alive at once.
+# Pixels of a round of batches: 10,922 images of 64 x 64. A call takes at least as long as the codes of one
+# image, so
+# that a small batch alone would be slow. Two or three rounds are alive at once.
 ROUND_BYTES = 2**27
-STREAMS = 2  # decode by turns, so that a round's rare kinds run beside the next round
+STREAMS = 2  # alternate, so that a round's rare kinds overlap the next round
 
-Decoded = tuple[torch.Tensor, "torch.cuda.Event | None"]  # images of a round, and on CUDA when they are there
+Decoded = tuple[
+    torch.Tensor, "torch.cuda.Event | None"
+]  # images of a round, and on CUDA the event of their end
 
 
 class ResidentJpegLoader(Loader):
-    """Reads every file in `open`, once, and decodes whole rounds of batches ahead, on CUDA on side streams.
+    """A loader that reads every file once, in `open`, and decodes rounds of batches ahead, on CUDA on side
+    streams.
 
-    What the host must know of a round follows from the order, so that nobody waits for the device in an
-    epoch; a thread makes the order of the next one meanwhile. Every image was decoded in `open`, where one
-    that cannot be is an error: the faults of later calls are not asked for.
+    The host derives a round's plan from the order, so that it never waits for the device in an epoch;
+    meanwhile a thread makes the order of the next one. `open` decodes every image and raises if one cannot be
+    decoded; so the faults of later calls are ignored.
     """
 
     no_decoding = "The coded images lie on the device, where reading and decoding them are one."
@@ -111,14 +116,14 @@ class ResidentJpegLoader(Loader):
         batch_bytes = request.batch_size * int(np.prod(request.manifest.image_size())) * 3
         self.round = max(1, ROUND_BYTES // batch_bytes) * request.batch_size
         self.labels = request.manifest.labels()
-        self.tally = Tally(self.decoder.name)
+        self.decode_counts = DecodeCounts(self.decoder.name)
         self.streams: list[torch.cuda.Stream | None] = [None]
         self.store: CodedStore | None = None
         self.thread: ThreadPoolExecutor | None = None
         self.planned: tuple[int, Future[RoundPlan]] | None = None  # of which epoch
 
     def open(self) -> None:
-        """Fills the store; raises Skip without the extension, and errors as `filled` does."""
+        """Fill the store; raise Skip without the extension, and errors as `filled` does."""
         device = self.request.device
         require_extension("resident_jpeg", self.request)
         self.store = filled(self.request)
@@ -153,18 +158,18 @@ class ResidentJpegLoader(Loader):
                 begin = time.perf_counter()
 
     def _decoded(self, epoch: EpochRounds, number: int) -> Decoded:
-        """A round, queued on its stream."""
+        """Queue the decoding of a round on its stream."""
         stream = self.streams[number % len(self.streams)]
         with on(stream):
             images = epoch.round(number)
         here = slice(number * self.round, (number + 1) * self.round)
         kept = int((epoch.plan.kinds[here] == self.store.pixels).sum())
-        self.tally.add(self.decoder.name, len(images) - kept)
-        self.tally.add("pillow", kept)
+        self.decode_counts.add(self.decoder.name, len(images) - kept)
+        self.decode_counts.add("pillow", kept)
         return images, None if stream is None else stream.record_event()
 
     def _plan_of(self, epoch: int, done: int) -> RoundPlan:
-        """The plan of an epoch but for its first batches. The thread begins with that of the next one."""
+        """Return the plan of an epoch after its first `done` batches; have the thread plan the next epoch."""
         before, self.planned = self.planned, (epoch + 1, self.thread.submit(self._plan, epoch + 1, 0))
         if before is not None and before[0] == epoch and done == 0:
             return before[1].result()
@@ -178,12 +183,14 @@ class ResidentJpegLoader(Loader):
 
 
 def on(stream: "torch.cuda.Stream | None") -> AbstractContextManager:
-    """Makes a stream the current one; nothing without."""
+    """Return a context in which a stream is the current one; None changes nothing."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def share(tensors: tuple[torch.Tensor, ...], made_on: "torch.cuda.Stream", users: list) -> None:
-    """Lets streams use tensors that another has made: they wait for it, and their use keeps the memory."""
+    """Let streams use tensors of another stream: they wait for it, and the memory lives until they
+    are done.
+    """
     for stream in users:
         stream.wait_stream(made_on)
         for tensor in tensors:

@@ -1,4 +1,4 @@
-"""Samples read and decoded on the host, by torch's DataLoader: what every file-reading loader starts from."""
+"""Samples read and decoded on the host by torch's DataLoader, the basis of several loaders."""
 
 import math
 import threading
@@ -26,14 +26,15 @@ from gpufeed.system.host_memory import free_host_bytes
 from gpufeed.system.processes import garbage_kept
 from gpufeed.system.timing import Mark, Span
 
-# How often the wait looks for dead workers. DataLoader's own timeout looks only when it ends, and the
-# signal of a dead child reaches the main thread alone: a thread would wait for the whole of STUCK_S.
+# How often the wait checks for dead workers. DataLoader checks only when its timeout ends, and the signal of
+# a
+# dead child reaches the main thread alone: another thread would wait for the whole of STUCK_S.
 LOOK_S = 2
 
 
 @dataclass
 class HostBatch:
-    """One batch in host memory: as Batch, before the copy. load_ms: how long its reader waited for it."""
+    """One batch in host memory, before the copy. load_ms: how long its reader waited for it."""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -42,14 +43,14 @@ class HostBatch:
 
 
 class Samples(Dataset):
-    """(sample id, epoch) -> (image, label, sample id), or the error that says which file is bad.
+    """Maps (sample id, epoch) to (image, label, sample id), or to the error that names a bad file.
 
-    Errors are returned, not raised: DataLoader rebuilds an exception of a worker from a single string.
+    Errors are returned, not raised, since DataLoader rebuilds a worker's exception from a single string.
     """
 
     def __init__(self, request: LoadRequest):
         manifest = request.manifest
-        # a reader of shards has every file in them: the name is for errors, and nothing is to be unpacked
+        # with shards the names are for errors only, and nothing needs to be unpacked
         self.root = manifest.files_root() if request.shards is None else manifest.root
         self.paths = np.array(manifest.table["path"].tolist())  # one block, so that forked workers share it
         self.labels = manifest.labels()
@@ -60,7 +61,7 @@ class Samples(Dataset):
         self.sizes = manifest.sizes() if request.recipe else None
         self.maker, self.seed = manifest.pixels if manifest.made else None, request.seed
         if manifest.made and is_reference(manifest.info.layout):
-            self.maker(int(manifest.ids(request.split)[0]))  # opened here, for workers that are forked
+            self.maker(int(manifest.ids(request.split)[0]))  # opens the Dataset before workers are forked
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[torch.Tensor, int, int] | GpufeedError:
         return self.made(*key)
@@ -68,7 +69,7 @@ class Samples(Dataset):
     def made(
         self, sample_id: int, epoch: int, data: bytes | None = None
     ) -> tuple[torch.Tensor, int, int] | GpufeedError:
-        """As the item (sample id, epoch). data: the sample's file, for who has read it already."""
+        """Return the item (sample id, epoch). data: the sample's file, if it has been read already."""
         try:
             image = torch.from_numpy(self.read(sample_id, data, epoch))  # (H, W, 3)
         except GpufeedError as error:
@@ -78,7 +79,7 @@ class Samples(Dataset):
         return image, int(self.labels[sample_id]), sample_id
 
     def read(self, sample_id: int, data: bytes | None = None, epoch: int = 0) -> np.ndarray:
-        """The pixels of one sample, uint8 (H, W, 3); raises GpufeedError naming its file.
+        """Return the pixels of one sample, uint8 (H, W, 3); raise GpufeedError naming its file.
 
         data: as in `made`. epoch: in which a recipe draws its window.
         """
@@ -88,7 +89,7 @@ class Samples(Dataset):
                 return self.crops.of_image(image, sample_id, epoch)
             if image.shape != self.shape:
                 path = Path(str(self.paths[sample_id]))
-                raise bad_file(path, f"made as {image.shape}, and the first of its split as {self.shape}")
+                raise bad_file(path, f"made as {image.shape}, but the first of its split as {self.shape}")
             return image
         path = self.root / str(self.paths[sample_id])
         if data is None and self.maker is None:
@@ -109,7 +110,7 @@ class Samples(Dataset):
 
 
 def collate(samples: list) -> list[torch.Tensor] | GpufeedError:
-    """[images, labels, ids] of a batch, or the first error among its samples."""
+    """Return [images, labels, ids] of a batch, or the first error among its samples."""
     for sample in samples:
         if isinstance(sample, GpufeedError):
             return sample
@@ -117,7 +118,7 @@ def collate(samples: list) -> list[torch.Tensor] | GpufeedError:
 
 
 class BatchOrder(Sampler):
-    """Lists of (sample id, epoch), one list a batch. Sent to the workers, who learn the epoch from it."""
+    """Lists of (sample id, epoch), one list a batch, from which the workers also learn the epoch."""
 
     def __init__(self, batch_size: int):
         self.batch_size = batch_size
@@ -142,15 +143,15 @@ def batch_bytes(request: LoadRequest) -> int:
 
 
 def require_shared_memory(request: LoadRequest) -> None:
-    """Raise Skip where the batches of worker processes have no room, of which these would die."""
+    """Raise Skip if shared memory has no room for the batches of worker processes, which would be killed."""
     needed = waiting(batch_bytes(request), request.workers, request.prefetch_factor)
     for disk in shared_memory(needed, free_host_bytes()):
         if disk.needed > disk.free:
-            raise Skip(f"Batches of {request.workers} worker processes have no room: {disk}; {disk.remedy}.")
+            raise Skip(f"Batches of {request.workers} worker processes do not fit: {disk}; {disk.remedy}.")
 
 
 class HostBatches:
-    """Batches in host memory. With persistent workers one DataLoader serves all epochs, else each its own."""
+    """Batches in host memory, by one DataLoader for all epochs with persistent workers, else one an epoch."""
 
     def __init__(self, request: LoadRequest):
         require_shared_memory(request)
@@ -161,16 +162,16 @@ class HostBatches:
         self.iterator: Iterator | None = None
 
     def close(self) -> None:
-        """Ends the workers; safe to call twice."""
+        """End the workers; safe to call twice."""
         end_workers(self.iterator)
         self.loader = self.iterator = None
 
     def start(
         self, order: np.ndarray, epoch: int, stopping: threading.Event | None = None
     ) -> Iterator[HostBatch]:
-        """Starts the workers on the batches of `order` and returns the batches as they come.
+        """Start the workers on the batches of `order`; return an iterator over the batches.
 
-        stopping: ends the wait for a batch, for a reader in another thread.
+        stopping: an event that ends the wait for a batch, for a reader in another thread.
         """
         begin = time.perf_counter()
         if self.loader is None:
@@ -182,10 +183,10 @@ class HostBatches:
         return self._guard(self.iterator, begin, stopping or threading.Event())
 
     def _restart(self) -> Iterator:
-        """An iterator over the new order. Persistent workers are awaited here, by torch, all of them.
+        """Return an iterator over the new order; torch waits here until all persistent workers have answered.
 
-        Their answers may be late on a busy node, and asking torch again would wake them twice: so this
-        one wait has the whole of STUCK_S.
+        Answers may be late on a busy node, and a second call would wake the workers twice. So this one wait
+        may last STUCK_S.
         """
         persistent = self.iterator if self.request.persistent_workers and self.request.workers else None
         if persistent is None:
@@ -210,16 +211,17 @@ class HostBatches:
             pin_memory=r.pin_memory and r.device.type == "cuda",
             timeout=LOOK_S if r.workers else 0,
             worker_init_fn=sigterm_handler.left_to_parent,
-            # its own generator: each iterator draws a seed, and the model's must not depend on the loader
+            # its own generator: each iterator draws a seed, and the model's random numbers must not depend on
+            # it
             generator=torch.Generator().manual_seed(r.seed),
         )
 
     def reading(self) -> dict[str, Any]:
-        """DataLoader's arguments that say what is read, and how it becomes batches."""
+        """Return DataLoader's arguments for dataset and batching."""
         return {"dataset": self.samples, "batch_sampler": self.sampler, "collate_fn": collate}
 
     def _guard(self, iterator: Iterator, begin: float, stopping: threading.Event) -> Iterator[HostBatch]:
-        """The batches; workers that serve no further epoch end with them, and all after an error."""
+        """Yield the batches; then end workers that are not persistent, and after an error all of them."""
         try:
             yield from self._wait_for_each(iterator, begin, stopping)
         except Exception:
@@ -232,7 +234,7 @@ class HostBatches:
     def _wait_for_each(
         self, iterator: Iterator, begin: float, stopping: threading.Event
     ) -> Iterator[HostBatch]:
-        """begin: when the wait for the first batch began, on the host's clock."""
+        """Yield each batch. begin: when the wait for the first one began, on the host's clock."""
         while not stopping.is_set():
             try:
                 found = next(iterator)
@@ -240,7 +242,7 @@ class HostBatches:
                 return
             except RuntimeError as error:
                 if timed_out(error) and time.perf_counter() - begin < STUCK_S:
-                    continue  # asking again goes on with the same batch
+                    continue  # the next call waits for the same batch
                 raise worker_error(error, self.request.workers) from error
             if isinstance(found, GpufeedError):
                 raise found
@@ -249,10 +251,10 @@ class HostBatches:
 
 
 def end_workers(iterator: Iterator | None) -> None:
-    """Ends the worker processes of a DataLoader's iterator, if it has any.
+    """End the worker processes of a DataLoader's iterator, if it has any.
 
-    Left to the garbage collector, as after an exception, torch 2.10 waits 5 s for each worker in vain. Those
-    that it then asks by SIGTERM to end may not heed it (notice.left_to_parent).
+    If this is left to the garbage collector, as after an exception, torch 2.10 waits 5 s for each worker in
+    vain. It then sends SIGTERM, which our workers ignore (sigterm_handler.left_to_parent).
     """
     if hasattr(iterator, "_shutdown_workers"):
         iterator._shutdown_workers()
@@ -266,7 +268,7 @@ def timed_out(error: RuntimeError) -> bool:
 
 
 def worker_error(error: RuntimeError, workers: int) -> Exception:
-    """DataLoader's word on a dead or stuck worker as a GpufeedError; any other error as it is."""
+    """Return DataLoader's error for a dead or stuck worker as a GpufeedError; any other error unchanged."""
     if timed_out(error):
         found = f"no batch from the DataLoader workers for {STUCK_S} s"
     elif str(error).startswith("DataLoader worker"):
@@ -275,26 +277,26 @@ def worker_error(error: RuntimeError, workers: int) -> Exception:
         return error
     return GpufeedError(
         found,
-        f"{workers} worker processes that stay alive and at work",
-        "look for an out-of-memory kill, a full /dev/shm or a dead network mount; take fewer workers",
+        f"{workers} running worker processes",
+        "look for an out-of-memory kill, a full /dev/shm or a dead network mount; use fewer workers",
     )
 
 
-def to_device(host: HostBatch, device: torch.device, stream: "torch.cuda.Stream | None" = None) -> Batch:
-    """The batch on the device; on CUDA the copy is queued on `stream` (default: the current one)."""
+def to_device(host: HostBatch, device: torch.device) -> Batch:
+    """Return the batch on the device; on CUDA the copy is queued on the current stream."""
     if device.type == "cpu":
         return Batch(host.images, host.labels, host.ids, host.load_ms)
     # From pinned memory the host does not wait; from pageable memory CUDA stages the bytes before it returns.
     non_blocking = device.type == "cuda"
-    start = Mark(device, stream)
+    start = Mark(device)
     images, labels, ids = (
         tensor.to(device, non_blocking=non_blocking) for tensor in (host.images, host.labels, host.ids)
     )
-    return Batch(images, labels, ids, host.load_ms, Span(start, Mark(device, stream)))
+    return Batch(images, labels, ids, host.load_ms, Span(start, Mark(device)))
 
 
 def copied(batches: Iterator[HostBatch], device: torch.device) -> Iterator[Batch]:
-    """Each host batch on the device; the copy is queued on the current stream."""
+    """Yield each host batch on the device; the copy is queued on the current stream."""
     with closing(batches):
         for batch in batches:
             yield to_device(batch, device)

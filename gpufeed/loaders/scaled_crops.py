@@ -1,6 +1,6 @@
-"""Crops by a recipe out of a cache of scaled images, resized on the device.
+"""Crop samples of a recipe from a cache of scaled images, and resize them on the device.
 
-A window is drawn on the original image and read from the scaled one, so that it covers the same part.
+A window is drawn for the original image and read from the scaled one, at the same relative place.
 """
 
 import numpy as np
@@ -13,15 +13,15 @@ from gpufeed.loaders.base import LoadRequest, empty_batch, upload
 from gpufeed.stores.scaled_cache import open_scaled
 from gpufeed.system.timing import Span
 
-CHUNK_BYTES = 64 * 2**20  # of the cache that are copied at a time
+CHUNK_BYTES = 64 * 2**20  # of the cache that are copied at once
 CPU = torch.device("cpu")
 
 
 class ScaledCrops:
-    """The images of a request's split. Rows are those of Manifest.ids, from 0 on."""
+    """The images of a request's split; row i is the i-th of Manifest.ids."""
 
     def __init__(self, request: LoadRequest):
-        """Raises Skip if the request's device cannot resize."""
+        """Raise Skip if the request's device cannot resize."""
         prepare(request.device, request.recipe.size)
         self.request, self.recipe = request, request.recipe
         ids = request.manifest.ids(request.split)
@@ -32,11 +32,11 @@ class ScaledCrops:
 
     @property
     def bytes(self) -> int:
-        """Of all images of the split."""
+        """Bytes of all images of the split."""
         return int(self.sizes.sum())
 
     def copy_to(self, flat: torch.Tensor) -> None:
-        """Copies the split's images, end to end, to uint8 (bytes,) on any device, a chunk at a time."""
+        """Copy the split's images, end to end, to uint8 (bytes,) on any device, a chunk at a time."""
         ends = np.cumsum(self.sizes)
         starts, first = ends - self.sizes, 0
         while first < len(starts):
@@ -52,7 +52,7 @@ class DeviceCacheCrops(ScaledCrops):
     """All images in the device's memory."""
 
     def load(self) -> None:
-        """Copies them there."""
+        """Copy the images to the device."""
         device = self.request.device
         flat = torch.empty(self.bytes, dtype=torch.uint8, device=device)
         self.copy_to(flat)
@@ -62,7 +62,7 @@ class DeviceCacheCrops(ScaledCrops):
         self.images, self.pixels = Ragged(flat, starts, *scaled), None
 
     def samples(self, rows: torch.Tensor, ids: torch.Tensor, epoch: int) -> torch.Tensor:
-        """The samples of these rows, uint8 (n, size, size, 3). rows, ids: int64 (n,) on the device."""
+        """Return the samples of these rows, uint8 (n, size, size, 3). rows, ids: int64 (n,) on the device."""
         images, sides = self.images.select(rows), self.sides[:, rows].unbind()
         windows = self.recipe.windows(ids, epoch, *sides).scaled(sides, (images.heights, images.widths))
         return resample(images, windows, self.recipe.size)
@@ -72,13 +72,13 @@ class HostCacheCrops(ScaledCrops):
     """All images in the host's memory, or in their file."""
 
     def load(self) -> None:
-        """Copies them into memory."""
+        """Copy the images into memory."""
         flat = torch.empty(self.bytes, dtype=torch.uint8)
         self.copy_to(flat)
         self.pixels = flat.numpy()
 
     def samples(self, rows: np.ndarray, ids: np.ndarray, epoch: int) -> tuple[torch.Tensor, Span | None]:
-        """As DeviceCacheCrops.samples, of rows on the host; and the span of the copy to the device."""
+        """Return the samples of rows on the host, and the span of their copy to the device."""
         sides, scaled = (torch.from_numpy(of[:, rows]).unbind() for of in (self.original, self.scaled))
         windows = self.recipe.windows(torch.from_numpy(ids), epoch, *sides).scaled(sides, scaled)
         images, windows = self._bands(rows, scaled, windows)
@@ -89,7 +89,9 @@ class HostCacheCrops(ScaledCrops):
     def _bands(
         self, rows: np.ndarray, scaled: tuple[torch.Tensor, ...], windows: Windows
     ) -> tuple[Ragged, Windows]:
-        """The rows of pixels that the windows cover, in a new (pinned) buffer, and the windows of these."""
+        """Copy the pixel rows that the windows cover to a (pinned) buffer; return them and the
+        windows in them.
+        """
         heights, widths = scaled
         top = windows.top.floor().to(torch.int64)
         bottom = torch.minimum((windows.top + windows.height).ceil().to(torch.int64), heights)

@@ -1,10 +1,9 @@
-"""SPDL with threads or processes that each read and decode whole batches, by FFmpeg.
+"""SPDL with threads or processes that each read and decode whole batches by FFmpeg.
 
-`workers` are its threads, 0 for one a core; `prefetch_factor` is how many batches wait at its end. They are
-threads of the training process (spdl_pipeline.py), or with `persistent_workers` of a process that stays for
-all epochs (spdl_process.py), which SPDL's documentation recommends for production. Of loader
-spdl_processes they are processes (spdl_processes.py), which it recommends where threads wait for the lock of
-the interpreter.
+`workers` are its threads, 0 for one a core; `prefetch_factor` is the size of its output queue in batches.
+They are threads of the training process (spdl_pipeline.py), or with `persistent_workers` of a process that
+stays for all epochs (spdl_process.py), which SPDL's documentation recommends for production. In loader
+spdl_processes they are processes (spdl_processes.py), which it recommends if threads wait for the GIL.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpufeed.decoders.base import Tally, Tolerance
+from gpufeed.decoders.base import DecodeCounts, Tolerance
 from gpufeed.loaders.base import Batch, LoadRequest, send, upload
-from gpufeed.loaders.prefetch import AheadLoader
+from gpufeed.loaders.prefetch import PrefetchLoader
 from gpufeed.loaders.spdl_batches import NAME, BatchMaker, Ffmpeg
 
 if TYPE_CHECKING:
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
     from gpufeed.loaders.spdl_processes import Processes
 
 
-class SpdlLoader(AheadLoader):
-    """The batches of a pipeline of SPDL's, copied ahead on a side stream as its documentation does it.
+class SpdlLoader(PrefetchLoader):
+    """The batches of an SPDL pipeline, copied ahead on a side stream as in its documentation.
 
-    What FFmpeg refuses Pillow decodes, and counts as left to it.
+    Pillow decodes files that FFmpeg refuses, which `decode_counts` credits to Pillow.
     """
 
     no_decoding = None
@@ -41,11 +40,11 @@ class SpdlLoader(AheadLoader):
         self.maker = BatchMaker(request)
         self.labels = request.manifest.labels()
         self.pipeline: Threads | OwnProcess | Processes | None = None
-        self.tally = Tally(NAME)
+        self.decode_counts = DecodeCounts(NAME)
 
     @property
     def library(self) -> Ffmpeg | None:
-        """What decodes, once the loader is open."""
+        """The decoder, once the loader is open."""
         return self.maker.library
 
     def open(self) -> None:
@@ -55,7 +54,7 @@ class SpdlLoader(AheadLoader):
         self.pipeline.open()
 
     def _pipeline(self) -> Threads | OwnProcess | Processes:
-        # they import SPDL, which a node may lack
+        # imported here, as these modules import SPDL, which a node may lack
         if self.request.persistent_workers:
             from gpufeed.loaders.spdl_process import OwnProcess
 
@@ -81,8 +80,8 @@ class SpdlLoader(AheadLoader):
         ids, labels = send(order, r.device), send(self.labels[order], r.device)
         start = 0
         for made in self.pipeline.run(order, epoch):
-            self.tally.add(NAME, len(made.images) - made.left)
-            self.tally.add("pillow", made.left)
+            self.decode_counts.add(NAME, len(made.images) - made.left)
+            self.decode_counts.add("pillow", made.left)
             images, transfer = upload(made.images, r.device)
             end = start + len(images)
             yield Batch(images, labels[start:end], ids[start:end], 0.0, transfer)

@@ -1,7 +1,7 @@
-"""One batch of the loader spdl: its files read and decoded, in whatever thread asks for it.
+"""Make one batch of the loader spdl: read and decode its files in the calling thread.
 
-FFmpeg, as SPDL brings it, works without the interpreter's lock: it decodes an image to a frame, cuts a
-recipe's window out of that, resizes it, and gives the pixels of a batch's frames.
+FFmpeg, through SPDL, works without the GIL: it decodes an image to a frame, crops a recipe's window, resizes
+it, and converts a batch's frames to pixels.
 """
 
 import threading
@@ -23,10 +23,11 @@ from gpufeed.loaders.base import PEERS, LoadRequest, empty_batch
 from gpufeed.loaders.samples import Samples
 
 NAME = "spdl"
-# By how many powers of two fewer chroma than luma samples a frame has, across and down. None: all others.
+# log2 of luma per chroma samples, horizontally and vertically; 0 for all other formats.
 SUBSAMPLED = {"yuvj420p": (1, 1), "yuvj422p": (1, 0), "yuvj440p": (0, 1), "yuvj411p": (2, 0)}
-# FFmpeg's "bilinear" is a triangle that widens as the image shrinks. By itself it rounds earlier, and takes
-# every second chroma sample.
+# FFmpeg's "bilinear" is a triangle that widens as the image shrinks. Without the other flags it rounds
+# earlier and
+# uses every second chroma sample.
 SCALING = "bilinear+accurate_rnd+full_chroma_int+full_chroma_inp"
 
 
@@ -51,33 +52,33 @@ class Crop:
 
 
 def chroma_place(offset: int, power: int) -> int:
-    """Return where the first chroma sample lies after a crop at `offset`, in 1/256 of a pixel, for `scale`.
+    """Return the place of the first chroma sample after a crop at `offset`, in 1/256 of a pixel, for `scale`.
 
-    A chroma sample of a JPEG lies in the middle of its 2**power pixels. The crop keeps the one that holds its
-    first pixel, and by itself `scale` takes that pixel for the first of them: colours would move.
+    A chroma sample of a JPEG lies in the middle of its 2**power pixels. The crop keeps the sample of its
+    first pixel; by default `scale` assumes that this pixel is the sample's first, which would shift colours.
     """
     return (2**power - 1) * 128 - 256 * (offset % 2**power)
 
 
 class Ffmpeg:
-    """SPDL's decoder as the equivalence gate wants to know it, for one size of image.
+    """SPDL's decoder as the equivalence check needs to know it.
 
-    FFmpeg repeats chroma samples where libjpeg interpolates: with libavcodec 59 up to 135 off, and 10.0 in
-    the mean over an image (1.6 over all), in 22,200 images of Tiny ImageNet.
+    FFmpeg repeats chroma samples where libjpeg interpolates: with libavcodec 59, 22,200 images of Tiny
+    ImageNet differed by up to 135, and 10.0 in the mean over an image (1.6 over all).
     """
 
     name = NAME
     tolerance = Tolerance(160, 12.0)
 
     def __init__(self):
-        """Raises Skip if this node lacks SPDL, or the libraries of FFmpeg that it loads."""
+        """Raise Skip if this node lacks SPDL, or the libraries of FFmpeg that it loads."""
         for module, package in (("spdl.pipeline", "spdl-core"), ("spdl.io", "spdl-io")):
             import_or_skip("Loader spdl", module, package, PEERS)
         import spdl.io
 
         self.io = spdl.io
         try:
-            # by itself FFmpeg fills up what is missing of a file with gray
+            # by default FFmpeg fills the missing part of a file with gray
             self.options = spdl.io.decode_config(decoder_options={"err_detect": "explode"})
         except RuntimeError as error:
             raise Skip(
@@ -85,19 +86,19 @@ class Ffmpeg:
                 "install Debian's or conda's package ffmpeg, or name their folder in LD_LIBRARY_PATH."
             ) from error
         self.filters = spdl.io.get_video_filter_desc(pix_fmt="rgb24")
-        self.kept = threading.local()  # a thread's graphs: to make one takes longer than to decode an image
+        self.kept = threading.local()  # graphs of a thread: making one takes longer than decoding an image
 
     def version(self) -> str:
-        """SPDL's version, and that of FFmpeg's decoders."""
+        """Return the versions of SPDL and of FFmpeg's decoders."""
         from spdl.io.utils import get_ffmpeg_versions
 
         codec = ".".join(map(str, get_ffmpeg_versions()["libavcodec"]))
         return f"spdl {version('spdl-io')}, libavcodec {codec}"
 
     def decode(self, data: bytes, size: tuple[int, int] | None = None, crop: Crop | None = None):
-        """The frame of an encoded image, RGB; None where FFmpeg refuses it, or a JPEG has no end.
+        """Return the RGB frame of an encoded image; None if FFmpeg refuses it or a JPEG is cut off.
 
-        size: (height, width); an image of any other is None, too. crop: what is made of an image of `size`.
+        size: (height, width); None is also returned for an image of another size. crop: applied to the image.
         """
         if data.startswith(JPEG_START) and not data.endswith(JPEG_END):
             return None
@@ -105,7 +106,7 @@ class Ffmpeg:
             packets = self.io.demux_image(data)
             if size is not None and crop is None:
                 frame = self.io.decode_packets(packets, filter_desc=None, decode_config=self.options)
-                if (frame.height, frame.width) != size:  # a kept graph would scale it to its own
+                if (frame.height, frame.width) != size:  # a cached graph would scale it to its own size
                     return None
                 return self._rgb(frame, size)
             filters = self.filters
@@ -114,16 +115,18 @@ class Ffmpeg:
                 if (codec.height, codec.width) != size:
                     return None
                 filters = f"{crop.filters(codec.pix_fmt)},{filters}"
-            # makes a graph without the interpreter's lock, which the constructor of `FilterGraph` holds. That
-            # is not for chains of filters:
+            # This makes the graph without the GIL, which `FilterGraph` holds, and which is not for filter
+            # chains:
             # https://facebookresearch.github.io/spdl/latest/io/advanced_filtering.html
             frame = self.io.decode_packets(packets, filter_desc=filters, decode_config=self.options)
-            return frame if frame.height > 0 else None  # -1: nothing came of the packets
-        except (RuntimeError, IndexError, ValueError):  # what its C++ raises
+            return frame if frame.height > 0 else None  # -1: the packets held no frame
+        except (RuntimeError, IndexError, ValueError):  # raised by its C++
             return None
 
     def _rgb(self, frame, size: tuple[int, int]):
-        """A decoded frame through the graph that this thread keeps for such frames: a video of one frame."""
+        """Convert a decoded frame by this thread's cached graph for its format; return a video of one
+        frame.
+        """
         kind = f"{size[1]}x{size[0]}:pix_fmt={frame.pix_fmt}"
         graphs = self.kept.__dict__
         graph = graphs.pop(kind, None) or self.io.FilterGraph(
@@ -131,17 +134,17 @@ class Ffmpeg:
         )
         graph.add_frames(frame)
         frames = graph.get_frames()
-        graphs[kind] = graph  # not one that has raised
+        graphs[kind] = graph  # only if it did not raise
         return frames
 
     def pixels(self, frames: list) -> np.ndarray:
-        """Frames of one size, uint8 (n, H, W, 3)."""
+        """Return the pixels of frames of one size, uint8 (n, H, W, 3)."""
         return self.io.to_numpy(self.io.convert_frames(frames))
 
 
 @dataclass(frozen=True)
 class Part:
-    """What becomes one batch. ids: int64 (n,)."""
+    """The samples of one batch. ids: int64 (n,)."""
 
     ids: np.ndarray
     epoch: int
@@ -156,12 +159,12 @@ class Made:
 
 
 def on_device(request: LoadRequest) -> AbstractContextManager:
-    """Within it the request's device is this thread's: each thread begins with CUDA's first."""
+    """Return a context in which the request's device is current; each thread starts with CUDA's first."""
     return torch.cuda.device(request.device) if request.device.type == "cuda" else nullcontext()
 
 
 class BatchMaker:
-    """Makes batches in the process that has opened it. What FFmpeg refuses Pillow decodes."""
+    """Makes batches in the process that has opened it. Pillow decodes files that FFmpeg refuses."""
 
     def __init__(self, request: LoadRequest):
         self.request = request
@@ -170,30 +173,30 @@ class BatchMaker:
         self.library: Ffmpeg | None = None
 
     def open(self) -> None:
-        """Raises Skip if this node lacks SPDL or FFmpeg."""
+        """Raise Skip if this node lacks SPDL or FFmpeg."""
         self.library = Ffmpeg()
 
     @cached_property
     def paths(self) -> list[str]:
-        """Of all files, by sample id."""
+        """Paths of all files, by sample id."""
         return [str(path) for path in self.request.manifest.paths()]
 
     def attempt(self, part: Part) -> Made | Exception:
-        """A batch, or what stopped it: SPDL would log an error and leave the batch out."""
+        """Return a batch or its error, since SPDL would log an error and drop the batch."""
         try:
             with on_device(self.request):
                 return self.made(part)
-        except SystemExit as error:  # it would end the thread, and nobody would hear of it
+        except SystemExit as error:  # it would end the thread silently
             return GpufeedError(
                 f"a transform of samples that ends its thread (SystemExit: {error})",
                 "an image from it",
-                "let it raise what is wrong",
+                "let it raise an exception that says what is wrong",
             )
         except Exception as error:
             return error
 
     def made(self, part: Part) -> Made:
-        """The batch: uint8 (n, H, W, 3), or what the request's sample transform makes of it.
+        """Return the batch: uint8 (n, H, W, 3), or the results of the request's sample transform.
 
         Raises GpufeedError naming a bad file.
         """
@@ -208,7 +211,7 @@ class BatchMaker:
         return Made(images, left)
 
     def _decoded(self, part: Part) -> tuple[torch.Tensor, int]:
-        """uint8 (n, H, W, 3), and how many FFmpeg left to Pillow; raises GpufeedError naming a bad file."""
+        """Return uint8 (n, H, W, 3) and how many Pillow decoded; raise GpufeedError naming a bad file."""
         ids = part.ids
         out = empty_batch((len(ids), *self.samples.shape), torch.uint8, torch.device("cpu"), self.request)
         rows, found = out.numpy(), [read_file(self.paths[i]) for i in ids.tolist()]
@@ -230,9 +233,9 @@ class BatchMaker:
         return out, len(others)
 
     def _frame(self, data: bytes, sample_id: int, epoch: int):
-        """A frame of a sample's size, or of any where it will be resized; None of any other.
+        """Return the frame of a sample, None for a file that FFmpeg refuses or of an unexpected size.
 
-        Of a recipe the one that its window makes, of an image that has the manifest's size.
+        With a recipe the frame is the sample's window. With `resize` it may have any size.
         """
         recipe = self.request.recipe
         if recipe is None:
@@ -243,6 +246,6 @@ class BatchMaker:
 
 
 def parts_of(order: np.ndarray, epoch: int, size: int) -> Iterator[Part]:
-    """Each `size` of the ids in `order`, and a last part with the rest."""
+    """Yield the ids in `order` in parts of `size`, the last one smaller."""
     for start in range(0, len(order), size):
         yield Part(order[start : start + size], epoch)

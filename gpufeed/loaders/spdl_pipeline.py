@@ -1,4 +1,4 @@
-"""The pipeline of SPDL's loaders, and its threads in this process: MT in the words of its documentation."""
+"""The pipeline of SPDL's loaders, and its threads in this process ("MT" in its documentation)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,18 +10,20 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import STUCK_S, LoadRequest
 from gpufeed.loaders.spdl_batches import BatchMaker, Made, Part, parts_of
 
-WAITING = 3  # batches at the end of the pipeline, as SPDL's add_sink has it by itself
+WAITING = 3  # batches in the output queue, the default of SPDL's add_sink
 
 
 def threads_of(request: LoadRequest) -> int:
-    """How many threads or processes make batches."""
+    """Return how many threads or processes make batches."""
     return request.workers or request.threads
 
 
 def described(
     parts: Iterable[Part], attempt: Callable, concurrency: int, request: LoadRequest
 ) -> PipelineBuilder:
-    """Each part through `attempt`, so many at a time, in their order."""
+    """Return a pipeline that calls `attempt` for each part, `concurrency` at a time, and keeps their
+    order.
+    """
     return (
         PipelineBuilder()
         .add_source(parts)
@@ -33,10 +35,10 @@ def described(
 def made_here(
     parts: list[Part], attempt: Callable, concurrency: int, request: LoadRequest, threads: int
 ) -> Iterator[Made]:
-    """What comes of the parts, by a pipeline of this process that ends with this iterator.
+    """Yield the batches of the parts, by a pipeline of this process that ends with this iterator.
 
-    attempt: a function that runs in one of `threads` threads, or a coroutine; it returns the error that
-    stopped a batch, where SPDL would log one that it raises and leave the batch out. Raises these errors, and
+    attempt: a function that runs in one of `threads` threads, or a coroutine. It returns the error of a
+    batch, since SPDL would log an error that it raises and drop the batch. Raises these errors, and
     GpufeedError if no batch comes for STUCK_S.
     """
     pipeline = described(parts, attempt, concurrency, request).build(num_threads=threads)
@@ -54,7 +56,7 @@ def made_here(
 
 @contextmanager
 def drained(pipeline: Pipeline) -> Iterator[None]:
-    """Takes out of a stopped pipeline what waits at its end, and would stay until Python collects it."""
+    """Empty the output queue of a stopped pipeline, which would otherwise stay until Python collects it."""
     try:
         yield
     finally:
@@ -64,10 +66,10 @@ def drained(pipeline: Pipeline) -> Iterator[None]:
 
 
 def stuck(seconds: float, workers: int) -> GpufeedError:
-    """What is wrong when no batch came for so long."""
+    """Return the error for no batch within this time."""
     return GpufeedError(
         f"no batch from SPDL's pipeline for {seconds} s",
-        f"{workers} threads or processes at work",
+        f"{workers} running threads or processes",
         "look for a dead network mount, a disk that hangs, and at the load of the node",
     )
 
@@ -79,13 +81,13 @@ class Threads:
         self.maker = maker
 
     def open(self) -> None:
-        """Nothing begins before an epoch."""
+        """Do nothing: threads start with an epoch."""
 
     def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
-        """The batches of `order` (sample ids, int64); raises as `made_here`."""
+        """Yield the batches of `order` (sample ids, int64); raise as `made_here` does."""
         request = self.maker.request
         parts, threads = [*parts_of(order, epoch, request.batch_size)], threads_of(request)
         return made_here(parts, self.maker.attempt, threads, request, threads)
 
     def close(self) -> None:
-        """Nothing outlives an epoch."""
+        """Do nothing: threads end with an epoch."""

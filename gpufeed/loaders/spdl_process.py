@@ -1,6 +1,6 @@
-"""SPDL's pipeline in a process of its own: MTP in its documentation ("Execution Models").
+"""SPDL's pipeline in a separate process ("MTP" in its documentation, "Execution Models").
 
-The process lives as long as the loader and makes a new pipeline for each epoch. Batches come through SPDL's
+The process lives as long as the loader and makes a new pipeline for each epoch. Batches arrive in SPDL's
 shared memory and are copied from there into (pinned) memory of this process.
 """
 
@@ -26,15 +26,15 @@ from gpufeed.loaders.spdl_batches import BatchMaker, Made, Part, parts_of
 from gpufeed.loaders.spdl_pipeline import WAITING, described, stuck, threads_of
 from gpufeed.system.processes import settle
 
-# not forked: this process may have started CUDA; not from Python's fork server, which would stay behind
+# not forked, since this process may have started CUDA; not by Python's fork server, which would outlive it
 CONTEXT = multiprocessing.get_context("spawn")
 
 
 class SendingMaker(BatchMaker):
-    """A maker of batches in another process, which has nothing to do with the GPU."""
+    """A maker of batches in another process, which does not use the GPU."""
 
     def __init__(self, request: LoadRequest):
-        """Raises GpufeedError for a transform that no process can be sent."""
+        """Raise GpufeedError for a transform that cannot be sent to a process."""
         check_transform(request)
         super().__init__(replace(request, device=torch.device("cpu"), pin_memory=False))
 
@@ -43,7 +43,7 @@ class SendingMaker(BatchMaker):
         return sendable(found) if isinstance(found, Exception) else found
 
     def batch_bytes(self, samples: int) -> int:
-        """Of a whole batch, as it will come; samples: of an epoch, which may be fewer."""
+        """Return the bytes of a full batch. samples: in an epoch, if these are fewer."""
         image, transform = torch.zeros(self.samples.shape, dtype=torch.uint8), self.request.sample_transform
         if transform is not None:
             image = transform(image, 0, 0)
@@ -51,30 +51,30 @@ class SendingMaker(BatchMaker):
 
 
 def taken(made: Made, request: LoadRequest) -> Made:
-    """A batch of another process in (pinned) memory of this one: what it came in may be used again."""
+    """Copy another process's batch to (pinned) memory of this one, so that its memory can be reused."""
     shape, dtype = tuple(made.images.shape), made.images.dtype
     images = empty_batch(shape, dtype, torch.device("cpu"), request)
     return Made(images.copy_(made.images), made.left)
 
 
 def begin() -> None:
-    """Makes a process one that ends with its parent and leaves all other signals to it."""
+    """Set up a process: it ends with its parent and ignores signals to the job."""
     leave_signals()
     settle()
-    # it went while this one imported: `settle` saw another
+    # the parent may have died during the imports, before `settle`
     if not multiprocessing.parent_process().is_alive():
         os._exit(1)
-    torch.set_num_threads(1)  # as in the DataLoader's workers: batches are made beside each other
+    torch.set_num_threads(1)  # as in the DataLoader's workers, since several make batches at once
 
 
 def leave_signals() -> None:
-    """Ignores what shells and Slurm send to all processes of a job."""
+    """Ignore the signals that shells and Slurm send to all processes of a job."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def sendable(error: Exception) -> Exception:
-    """The error with its traceback as a note; its type and words alone where pickle does not take it."""
+    """Return the error with its traceback as a note; its type and message alone if it cannot be pickled."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))
@@ -84,70 +84,72 @@ def sendable(error: Exception) -> Exception:
 
 
 def check_transform(request: LoadRequest) -> None:
-    """Raises GpufeedError for a transform of samples that cannot be sent to a process."""
+    """Raise GpufeedError for a transform of samples that cannot be sent to a process."""
     try:
         ForkingPickler.dumps(request.sample_transform)
     except Exception as error:
         raise GpufeedError(
             f"a transform of samples that cannot be sent to a process ({error})",
-            "one that pickle takes, for processes of SPDL's",
+            "one that can be pickled, for SPDL's processes",
             "define it at the top of a module, or use loader spdl without persistent_workers",
         ) from error
 
 
 def gone(error: Exception, expected: str) -> GpufeedError:
-    """What is wrong when a process has died. expected: what there should be."""
+    """Return the error for a process that has died. expected: of the GpufeedError."""
     return GpufeedError(
         f"a process of SPDL's pipeline is gone: {error}",
         expected,
-        "look for an out-of-memory kill, a full /dev/shm or its words in the log; take fewer workers",
+        "look for an out-of-memory kill, a full /dev/shm or its messages in the log; use fewer workers",
     )
 
 
 class Segments(SharedMemorySegmentPool):
-    """A pool of `count` segments of `size` bytes each, a batch in one; who reads sees them without a copy.
+    """A pool of `count` segments of `size` bytes, each for one batch, which readers see without a copy.
 
-    By itself the pool (SPDL 0.8) has a lock of Python's default way to start processes, which a spawned one
-    refuses where that is fork, and leaves its names with nobody who would remove them after a kill. Here the
-    names go as soon as both processes have the memory, which the kernel frees with the last of them.
+    SPDL's own pool (0.8) makes its lock by Python's default start method; a spawned process refuses it if
+    that is fork. Its names also remain after a kill. Here the names are removed as soon as both processes
+    have mapped the memory, which the kernel frees with the last of them.
     """
 
     def __init__(self, size: int, count: int, context: BaseContext, patience_s: float):
-        """patience_s: how long a writer waits for a free segment."""
+        """Make the segments. patience_s: how long a writer waits for a free one."""
         super().__init__(size, count, acquire_timeout=patience_s)
         self._space_cv = context.Condition()
 
     def attach(self) -> None:
-        """Takes the memory into the process that writes, which later finds no name."""
+        """Map the memory in the writing process, before its names are removed."""
         self._ctrl_view()
-        self._segment(0)  # all of them
+        self._segment(0)  # maps all of them
 
     def unlink(self) -> None:
-        """Removes the names; safe to call twice."""
+        """Remove the names; safe to call twice."""
         for name in (self._ctrl_name, *self._seg_names):
             with suppress(FileNotFoundError):
-                # registers what `attach` has unregistered, so that Python's tracker hears of it once
+                # registers again what `attach` has unregistered, so that Python's tracker sees one removal
                 memory = SharedMemory(name)
                 memory.unlink()
                 memory.close()
 
 
-IN_USE = 2  # segments beyond those that wait: of the batch that is sent, and of the one that is copied
-OFFSET = 64  # bytes that SPDL may leave out at the beginning of a segment
+IN_USE = 2  # segments beyond the queue: for the batch being sent and the one being copied
+OFFSET = 64  # bytes that SPDL may skip at the beginning of a segment
 
 
 class OwnProcess:
-    """Batches made by the threads of a process that ends with `close`, or with this one."""
+    """Batches made by the threads of a process that ends with `close` or with its parent."""
 
     def __init__(self, request: LoadRequest, samples: int):
-        """samples: in an epoch, at most. Raises GpufeedError for a transform that no process can be sent."""
+        """Prepare the maker. samples: most in an epoch. Raises GpufeedError for a transform it cannot
+        send.
+        """
         self.request = request
         self.maker = SendingMaker(request)
         self.order = EpochOrder(samples, request.batch_size)
         self.batches: Iterable | None = None
 
     def open(self) -> None:
-        """Starts the process, whose imports take seconds; raises GpufeedError if it does not come up."""
+        """Start the process, whose imports take seconds; raise GpufeedError if it does not start."""
         size = OFFSET + self.maker.batch_bytes(self.order.most)
         segments = Segments(size, WAITING + IN_USE, CONTEXT, STUCK_S)
         threads, maker = threads_of(self.request), Packed(self.maker)
@@ -166,10 +168,10 @@ class OwnProcess:
         segments.unlink()
 
     def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
-        """The batches of `order` (sample ids, int64).
+        """Yield the batches of `order` (sample ids, int64).
 
-        Raises what stopped a batch, and GpufeedError if the process dies or none comes for STUCK_S; the next
-        epoch then has a new process.
+        Raises the error of a batch, and GpufeedError if the process dies or no batch comes for STUCK_S; the
+        next epoch then has a new process.
         """
         if self.batches is None:
             self.open()
@@ -179,7 +181,7 @@ class OwnProcess:
                 yield self._next(found)
 
     def _next(self, found: Iterator[Made | Exception]) -> Made:
-        """The next batch in memory of this process: its segment is free again on return."""
+        """Return the next batch, copied to memory of this process, so that its segment is free again."""
         try:
             made = next(found)
         except RuntimeError as error:
@@ -190,22 +192,22 @@ class OwnProcess:
         return taken(made, self.request)
 
     def close(self) -> None:
-        """Ends the process; safe to call twice."""
+        """End the process; safe to call twice."""
         batches, self.batches = self.batches, None
         if batches is not None:
-            batches._finalizer()  # SPDL ends it with the last reference, which a traceback may keep
+            batches._finalizer()  # SPDL ends the process with the last reference, which a traceback may hold
 
 
 class Packed:
-    """A maker that travels to another process in shared memory, whatever the length of its list of files.
+    """A maker that is sent to another process in shared memory, since its list of files may be long.
 
-    What a process is started with goes through a pipe, and Python (3.11) waits for ever where that is more
-    than the pipe holds and the process has died before it read.
+    A process's arguments are sent through a pipe. If they exceed its size and the process dies before it
+    reads, Python (3.11) hangs.
     """
 
     def __init__(self, maker: SendingMaker):
         self.maker = maker
-        self.packed: torch.Tensor | None = None  # kept until the other process has it
+        self.packed: torch.Tensor | None = None  # kept until the other process has mapped it
 
     def __getstate__(self) -> dict:
         pickled = bytearray(ForkingPickler.dumps(self.maker))
@@ -223,15 +225,15 @@ class Packed:
 
 
 class EpochOrder(Iterable[Part]):
-    """The order of the next epoch, in memory that the process shares: it is read when an epoch begins."""
+    """The order of the next epoch in shared memory, which the process reads when an epoch begins."""
 
     def __init__(self, most: int, batch_size: int):
-        """most: samples in an epoch."""
+        """Allocate the memory. most: samples in an epoch."""
         self.most, self.batch_size = most, batch_size
         self.shared = torch.zeros(2 + most, dtype=torch.int64).share_memory_()  # epoch, length, sample ids
 
     def set(self, order: np.ndarray, epoch: int) -> None:
-        """order: sample ids, int64 (n,), n <= most."""
+        """Set the next epoch's order: sample ids, int64 (n,), n <= most."""
         self.shared[2 : 2 + len(order)] = torch.from_numpy(order)
         self.shared[:2] = torch.tensor([epoch, len(order)])
 
@@ -241,7 +243,7 @@ class EpochOrder(Iterable[Part]):
 
 
 def pipeline_error(error: RuntimeError, threads: int) -> GpufeedError:
-    """The error for what SPDL says of a process that died, failed or is stuck."""
+    """Return the error for SPDL's error about a process that died, failed or is stuck."""
     if "did not produce any data" in str(error):
         return stuck(STUCK_S, threads)
-    return gone(error, f"a process with {threads} threads that stays alive and at work")
+    return gone(error, f"a running process with {threads} threads")

@@ -1,8 +1,8 @@
-"""SPDL's pipeline with a pool of processes: MP in its documentation ("Execution Models").
+"""SPDL's pipeline with a pool of processes ("MP" in its documentation, "Execution Models").
 
-Each process makes whole batches in one thread, so that none waits for the interpreter's lock of another. The
-processes live as long as the loader. They write into slots of memory that is shared once: a batch in memory
-of its own would take the receiving thread milliseconds for a handshake and a new mapping.
+Each process makes whole batches in one thread, so that batches do not compete for one GIL. The processes live
+as long as the loader. They write into slots of memory that is shared once: separate memory for each batch
+would cost the receiving thread milliseconds for a handshake and a new mapping.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from gpufeed.loaders.spdl_batches import Made, Part, on_device, parts_of
 from gpufeed.loaders.spdl_pipeline import made_here, threads_of
 from gpufeed.loaders.spdl_process import CONTEXT, SendingMaker, begin, gone, leave_signals, taken
 
-ALIGNMENT = 64  # bytes, of every slot's beginning: any type of torch's may begin there
+ALIGNMENT = 64  # of every slot in bytes, enough for any dtype of torch
 
 
 @dataclass(frozen=True)
 class Written:
-    """A batch in a slot. left: as in Made."""
+    """The place and shape of a batch in a slot. left: as in Made."""
 
     slot: int
     shape: tuple[int, ...]
@@ -41,10 +41,10 @@ class Written:
 
 
 class Slots:
-    """`count` slots of `size` bytes each. Who unpickles it, in a process of Python's, has the same memory."""
+    """`count` slots of `size` bytes each; a process that unpickles it shares the memory."""
 
     def __init__(self, size: int, count: int):
-        """Raises GpufeedError if shared memory has no room."""
+        """Raise GpufeedError if shared memory has no room."""
         size = -(-size // ALIGNMENT) * ALIGNMENT
         try:
             self.memory = torch.empty((count, size), dtype=torch.uint8).share_memory_()
@@ -52,50 +52,52 @@ class Slots:
             raise GpufeedError(
                 f"no shared memory for {count} batches of {size} bytes ({error})",
                 "room for two batches a process and two more, and a free file descriptor",
-                "look at df /dev/shm and ulimit -n; take fewer workers or smaller batches",
+                "look at df /dev/shm and ulimit -n; use fewer workers or smaller batches",
             ) from error
-        self.free = [*range(count)]  # of the process that has made it
+        self.free = [*range(count)]  # used only in the process that made it
 
     def touch(self) -> None:
-        """Has this process map all slots now, in place of some with every batch that it writes into them."""
+        """Fault in all pages of the slots now, instead of some with every batch written to them."""
         self.memory.view(-1)[:: mmap.PAGESIZE].sum()
 
     async def take(self) -> int:
-        """A slot that nobody uses; its user puts it back into `free`."""
-        while not self.free:  # batches of an epoch that was left are still being made
+        """Take a free slot; its user puts it back into `free`."""
+        while not self.free:  # batches of an abandoned epoch are still being made
             await sleep(0.001)
         return self.free.pop()
 
     def write(self, made: Made, slot: int) -> Written:
-        """Raises GpufeedError for a batch of more bytes than a slot has."""
+        """Write a batch to a slot; raise GpufeedError if it has more bytes than the slot."""
         images, size = made.images.contiguous(), self.memory.shape[1]
         if images.nbytes > size:
             raise GpufeedError(
                 f"a batch of {images.nbytes} bytes from the transform of samples",
-                f"{size} bytes at most, by what it made of an empty image",
-                "let it make images of one shape and type",
+                f"at most {size} bytes, judging by its result for an empty image",
+                "let it return images of one shape and type",
             )
         self._view(slot, images.shape, images.dtype).copy_(images)
         return Written(slot, tuple(images.shape), images.dtype, made.left)
 
     def read(self, written: Written) -> Made:
-        """The batch where it lies, until somebody writes into its slot."""
+        """Return a view of the batch, valid until its slot is overwritten."""
         return Made(self._view(written.slot, written.shape, written.dtype), written.left)
 
     def _view(self, slot: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return self.memory[slot, : torch.Size(shape).numel() * dtype.itemsize].view(dtype).view(shape)
 
 
-AHEAD = 2  # batches a process: one that takes long stops the others no sooner
-UNCOUNTED = 2  # attempts that SPDL's pipe with an order begins before it counts (0.8)
-END_S = 5  # for the batches that the processes are at when they should end
+AHEAD = 2  # batches a process, so that a slow one does not hold up the others at once
+UNCOUNTED = 2  # attempts that SPDL's ordered pipe starts beyond its concurrency (0.8)
+END_S = 5  # to wait for the current batches when the processes should end
 
 
 class Processes:
-    """Batches made by processes that end with `close`, or with this one."""
+    """Batches made by processes that end with `close` or with their parent."""
 
     def __init__(self, request: LoadRequest, samples: int):
-        """samples: in an epoch, at most. Raises GpufeedError for a transform that no process can be sent."""
+        """Prepare the maker. samples: most in an epoch. Raises GpufeedError for a transform it cannot
+        send.
+        """
         self.request = request
         self.maker = SendingMaker(request)
         self.samples = samples
@@ -105,9 +107,9 @@ class Processes:
         self.workers: list[BaseProcess] = []
 
     def open(self) -> None:
-        """Starts the processes, whose imports take seconds.
+        """Start the processes, whose imports take seconds.
 
-        Raises GpufeedError if they do not come up, or if shared memory has no room for their batches.
+        Raises GpufeedError if they do not start, or if shared memory has no room for their batches.
         """
         self.slots = Slots(self.maker.batch_bytes(self.samples), AHEAD * self.count + UNCOUNTED)
         initargs = (CONTEXT.Barrier(self.count),)
@@ -115,8 +117,8 @@ class Processes:
         self.pool = ProcessPoolExecutor(self.count, CONTEXT, initializer=begin_making, initargs=initargs)
         try:
             try:
-                # each starts a process; what it gets comes through the pool, since a process that is started
-                # with more than a pipe holds keeps this one until its imports are done
+                # each call starts a process. Its arguments go through the pool: arguments larger than a pipe,
+                # passed at the start, would block this process until the imports are done
                 found = [self.pool.submit(present, self.maker, self.slots) for _ in range(self.count)]
             finally:
                 self.workers = [*set(multiprocessing.active_children()) - others]
@@ -125,9 +127,9 @@ class Processes:
         except (threading.BrokenBarrierError, TimeoutError) as error:
             self.close()
             raise GpufeedError(
-                f"processes of SPDL's pipeline that have not started for {STUCK_S} s or longer",
-                f"{self.count} processes at work",
-                "look for a dead network mount and at the load of the node; take fewer workers",
+                f"processes of SPDL's pipeline that have not started within {STUCK_S} s or longer",
+                f"{self.count} running processes",
+                "look for a dead network mount and at the load of the node; use fewer workers",
             ) from error
         except BrokenProcessPool as error:
             raise self.gone(error) from error
@@ -136,10 +138,10 @@ class Processes:
             raise
 
     def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
-        """The batches of `order` (sample ids, int64).
+        """Yield the batches of `order` (sample ids, int64).
 
-        Raises as `made_here`, and GpufeedError if a process dies; the next epoch then has new ones. What an
-        epoch that was left had begun is finished first.
+        Raises as `made_here` does, and GpufeedError if a process dies; the next epoch then has new ones.
+        Batches begun for an abandoned epoch are finished first.
         """
         if self.pool is None:
             self.open()
@@ -151,7 +153,7 @@ class Processes:
             raise self.gone(error) from error
 
     async def attempt(self, part: Part) -> Made | Exception:
-        """A batch, or what stopped it."""
+        """Return a batch or its error."""
         slots = self.slots
         try:
             slot = await slots.take()
@@ -159,25 +161,28 @@ class Processes:
         except Exception as error:
             return error.with_traceback(None)
         try:
-            # an epoch that is left cancels this, and not the work: where a task was cancelled, a pool that
-            # loses a process may wait for ever (CPython 3.11: its manager meets InvalidStateError)
+            # an abandoned epoch cancels this coroutine but not the work: after a cancelled task, a pool that
+            # loses
+            # a process may hang (CPython 3.11: its manager raises InvalidStateError)
             found = await asyncio.shield(asyncio.wrap_future(work))
             if isinstance(found, Exception):
                 return found
             with on_device(self.request):
                 return taken(slots.read(found), self.request)
         except Exception as error:
-            return error.with_traceback(None)  # which would keep the slots as long as the error is kept
+            return error.with_traceback(None)  # a traceback would keep the slots alive with the error
         finally:
-            work.add_done_callback(lambda _: slots.free.append(slot))  # at once, unless this was cancelled
+            work.add_done_callback(
+                lambda _: slots.free.append(slot)
+            )  # runs at once, unless this was cancelled
 
     def gone(self, error: Exception) -> GpufeedError:
-        """Ends the other processes, too."""
+        """End the other processes and return the error."""
         self.close()
-        return gone(error, f"{self.count} processes that stay alive and at work")
+        return gone(error, f"{self.count} running processes")
 
     def close(self) -> None:
-        """Ends the processes; safe to call twice."""
+        """End the processes; safe to call twice."""
         pool, self.pool, self.slots = self.pool, None, None
         if pool is None:
             return
@@ -197,17 +202,17 @@ everybody: Barrier | None = None
 
 
 def begin_making(together: Barrier) -> None:
-    """Makes a process one that may make batches."""
+    """Set up a process of the pool."""
     global everybody
     begin()
     everybody = together
 
 
 def present(maker: SendingMaker, slots: Slots) -> None:
-    """Opens the maker; waits until all processes have, and raises BrokenBarrierError if they do not come."""
+    """Open the maker and wait until all processes have; raise BrokenBarrierError if one does not."""
     global making, filling
     maker.open()
-    leave_signals()  # SPDL's library has set a handler of its own
+    leave_signals()  # SPDL's library has installed its own handler
     making, filling = maker, slots
     slots.touch()
     Finalize(None, forget, exitpriority=0)
@@ -215,7 +220,7 @@ def present(maker: SendingMaker, slots: Slots) -> None:
 
 
 def forget() -> None:
-    """Lets go of FFmpeg before the interpreter ends, which SPDL's library would complain about."""
+    """Release FFmpeg before the interpreter ends, to avoid warnings of SPDL's library."""
     making.library = None
 
 

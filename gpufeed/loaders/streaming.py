@@ -1,4 +1,4 @@
-"""Loaders that read and decode every file in every epoch, whole batches at a time, by one library each.
+"""Loaders that read and decode every file in every epoch, in whole batches, each by one library.
 
 A thread reads the files of the next batch while this one is decoded.
 """
@@ -19,18 +19,18 @@ from gpufeed.augment.resample import prepare, resample
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.base import Decoded, Decoder, Outcome, Tally, bad_file
+from gpufeed.decoders.base import DecodeCounts, Decoded, Decoder, Outcome, bad_file
 from gpufeed.decoders.encoded_file import read_file
 from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, refuse_transform, send, upload
-from gpufeed.loaders.prefetch import Ahead, AheadLoader
+from gpufeed.loaders.prefetch import Prefetcher, PrefetchLoader
 from gpufeed.system.timing import Span
 
 
 class PredecodedImages(Decoder):
-    """Gives images of one size in turn, whatever the files are; reports the wrapped decoder's name."""
+    """Returns given images of one size in turn, whatever the files; reports the wrapped decoder's name."""
 
     def __init__(self, of: Decoder, images: np.ndarray, device: torch.device):
-        """images: uint8 (n, H, W, 3), kept on `device`."""
+        """Copy images, uint8 (n, H, W, 3), to `device`."""
         from torch import from_numpy
 
         super().__init__(of.threads)
@@ -42,7 +42,7 @@ class PredecodedImages(Decoder):
         return Decoded([self.host[place] for place in places], [Outcome(self.name)] * len(files))
 
     def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
-        """In whole stretches of neighbours, a copy each: a batch has one, or two at the end of the images."""
+        """Copy neighbouring images together: one copy a batch, or two at the end of the images."""
         start = 0
         while start < len(files):
             end = min(len(files), start + len(self.images) - self.next)
@@ -69,36 +69,37 @@ class FileBatch:
 
 
 class FileReader:
-    """Reads the files of a manifest by sample id, with no more system calls than they need."""
+    """Reads the files of a manifest by sample id, with as few system calls as possible."""
 
     def __init__(self, manifest: Manifest):
         self.paths = [os.fspath(path) for path in manifest.paths()]
 
     def batches(self, order: np.ndarray, batch_size: int) -> Iterator[FileBatch]:
-        """The files of `order` (sample ids, int64), batch by batch; raises GpufeedError naming a bad one."""
+        """Yield the files of `order` (sample ids, int64) in batches; raise GpufeedError naming a bad one."""
         for start in range(0, len(order), batch_size):
             ids = order[start : start + batch_size]
             yield FileBatch(ids, [self.read(sample_id) for sample_id in ids.tolist()])
 
     def read(self, sample_id: int) -> bytes:
-        """The whole file of one sample; raises GpufeedError if it cannot be read."""
+        """Return the whole file of one sample; raise GpufeedError if it cannot be read."""
         return read_file(self.paths[sample_id])
 
 
-class StreamingLoader(AheadLoader):
-    """One thread reads the files of the next batches, another has them decoded, on CUDA on a side stream.
+class StreamingLoader(PrefetchLoader):
+    """A loader with one thread that reads files and another that decodes them, on CUDA on a side stream.
 
-    What a decoder leaves on the device stays there (Batch.transfer is None); what it decodes on the host
-    goes through pinned memory, unless the request says pin_memory=False; DALI copies what it reads by itself.
+    Images decoded on the device stay there (Batch.transfer is None). Those decoded on the host are copied
+    from pinned memory, unless pin_memory is false. DALI itself copies the batches that it reads.
     """
 
-    decoder: ClassVar[str]  # its name in the registry, which is the loader's name too
-    resamples: ClassVar[bool] = True  # the windows of a recipe are resized by our kernel
+    decoder: ClassVar[str]  # its name in the registry, also the loader's
+    resamples: ClassVar[bool] = True  # whether our kernel resizes the windows of a recipe
     no_decoding = None
 
     def __init__(self, request: LoadRequest):
-        """Raises GpufeedError for what the loader cannot do, and Skip if its device is CUDA alone and the
-        request's another."""
+        """Raise GpufeedError for an impossible request, and Skip if the loader needs CUDA and the
+        device is not.
+        """
         super().__init__(request)
         self.check_transform()
         check_size(self.decoder, request)
@@ -110,14 +111,14 @@ class StreamingLoader(AheadLoader):
         self.labels = request.manifest.labels()
         self.reader = FileReader(request.manifest)
         self.library: Decoder | None = None
-        self.tally = Tally(self.decoder)
+        self.decode_counts = DecodeCounts(self.decoder)
 
     def check_transform(self) -> None:
-        """Raises GpufeedError for a transform of single samples, which has nowhere to run here."""
+        """Raise GpufeedError for a transform of single samples, since whole batches are decoded."""
         refuse_transform(self.decoder, self.request, "it decodes whole batches")
 
     def open(self) -> None:
-        """Sets the library up; raises Skip if this node cannot run it."""
+        """Set up the library; raise Skip if this node cannot run it."""
         super().open()
         if self.recipe is not None and self.resamples:
             prepare(self.request.device, self.recipe.size)
@@ -128,7 +129,7 @@ class StreamingLoader(AheadLoader):
             self.library = PredecodedImages(self.library, self.request.decoded, self.request.device)
 
     def new_library(self) -> Decoder:
-        """The decoder, on the request's threads and the current device."""
+        """Return the decoder, on the request's threads and the current device."""
         return load("decoder", self.decoder)(self.request.threads)
 
     def close(self) -> None:
@@ -142,7 +143,7 @@ class StreamingLoader(AheadLoader):
         return self._made(order, self.epoch)
 
     def _made(self, order: np.ndarray, epoch: int) -> Iterator[Batch]:
-        # labels and ids of the whole epoch are sent at once, and cut on the device
+        # labels and ids of the whole epoch are sent at once and sliced on the device
         ids, labels = send(order, self.request.device), send(self.labels[order], self.request.device)
         start = 0
         for files in self._files(order):
@@ -152,21 +153,21 @@ class StreamingLoader(AheadLoader):
             start = end
 
     def _images(self, files: FileBatch, epoch: int) -> tuple[torch.Tensor, Span | None]:
-        """The batch's pixels on the request's device, and the copy that brought them there, if any."""
+        """Return the batch's pixels on the request's device, and the span of their copy, if any."""
         device = self.request.device
         on_device = LOADERS[self.decoder].device == "cuda"
         images = self.pixels(files, epoch, device if on_device else torch.device("cpu"))
         return upload(images, device) if images.device.type == "cpu" else (images, None)
 
     def _files(self, order: np.ndarray) -> Iterator[FileBatch]:
-        """The files of each batch, read ahead by a thread that ends with this iterator."""
-        reader = Ahead(self.reader.batches(order, self.request.batch_size), "gpufeed-read")
+        """Yield the files of each batch, read ahead by a thread that ends with this iterator."""
+        reader = Prefetcher(self.reader.batches(order, self.request.batch_size), "gpufeed-read")
         with closing(reader):
             while (files := reader.get()) is not None:
                 yield files
 
     def pixels(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
-        """What becomes of the files, decoded uint8 (N, H, W, 3), in any epoch; on `device` or the request's.
+        """Return the decoded images, uint8 (N, H, W, 3), on `device` or the request's.
 
         Raises GpufeedError naming a bad file.
         """
@@ -177,11 +178,11 @@ class StreamingLoader(AheadLoader):
         for sample_id, outcome in zip(files.ids, outcomes, strict=True):
             if outcome.decoder is None:
                 raise bad_file(self.reader.paths[sample_id], str(outcome.reason))
-        self.tally.take(outcomes)
+        self.decode_counts.take(outcomes)
         return out
 
     def crops(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
-        """As `pixels`, with a recipe: files of any sizes are decoded whole, their windows resized."""
+        """Return the samples of a recipe: decode whole files of any sizes and resize their windows."""
         decoded, sizes = self.library.decode_to(files.encoded, device), self.sizes[files.ids]
         for sample_id, image, outcome, size in zip(
             files.ids, decoded.images, decoded.outcomes, sizes.tolist(), strict=True
@@ -191,13 +192,13 @@ class StreamingLoader(AheadLoader):
                 reason = f"decoded to {tuple(image.shape)}, the manifest says {size}"
             if reason is not None:
                 raise bad_file(self.reader.paths[sample_id], str(reason))
-        self.tally.take(decoded.outcomes)
+        self.decode_counts.take(decoded.outcomes)
         windows = self.recipe.windows(torch.from_numpy(files.ids), epoch, *torch.from_numpy(sizes).unbind(1))
         return resample(decoded.images, windows, self.recipe.size)
 
 
 def check_size(loader: str, request: LoadRequest) -> None:
-    """Raises GpufeedError for images that are to be resized, in a loader that leaves them as they are."""
+    """Raise GpufeedError if the dataset's images are to be resized and the loader cannot resize."""
     info = request.manifest.info
     if info.resize is not None and not LOADERS[loader].resizes:
         height, width = info.resize

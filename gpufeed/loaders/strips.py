@@ -1,4 +1,4 @@
-"""Strips decoded anew in every epoch, window by window, each window a batch of its own on the device."""
+"""Strips decoded in every epoch, window by window, each window in one call on the device."""
 
 import itertools
 import os
@@ -12,26 +12,26 @@ import numpy as np
 import torch
 
 from gpufeed.loaders.base import Batch, LoadRequest, epoch_order, refuse_transform, require_store, send
-from gpufeed.loaders.prefetch import AheadLoader
+from gpufeed.loaders.prefetch import PrefetchLoader
 from gpufeed.stores.strip_backends.base import StripBackend
 from gpufeed.stores.strips_reader import StripReader, Unit
 
-# Decoded pixels of a window: 87,000 images of 64 x 64. Two are alive, three while a batch lies across two.
+# Decoded pixels of a window: 87,000 images of 64 x 64. Two are alive at once, three while a batch spans two.
 WINDOW_BYTES = 2**30
 
 
-class StripsLoader(AheadLoader):
-    """Every epoch is a permutation of all samples.
+class StripsLoader(PrefetchLoader):
+    """A loader of strips; every epoch is a permutation of all samples.
 
-    A split whose pixels fit a window of WINDOW_BYTES is decoded whole at the start of the epoch, and
-    its order is that of every other loader. A larger one is dealt into windows, anew in each epoch:
-    strips are shuffled, cut into windows, and the samples shuffled within each. Two samples of one strip
-    are then never further apart than a window. Unshuffled, a split of several windows comes strip by strip.
-    With several ranks each rank decodes all strips of every window, and keeps its share of the samples.
-    Shuffled, as for training, an epoch's first window is decoded while the last one of the epoch before is in
-    use; who evaluates asks for one epoch alone.
+    A split whose pixels fit a window of WINDOW_BYTES is decoded at the start of the epoch, and its order is
+    that of every other loader. For a larger one, each epoch shuffles the strips, splits them into windows,
+    and shuffles the samples within each. So two samples of one strip are never further apart than a window.
+    Without shuffling, a split of several windows comes strip by strip. With several ranks, each rank decodes
+    all strips of every window and keeps its share of the samples. With shuffling, as in training, an epoch's
+    first window is decoded while the last one of the epoch before is in use; an evaluation has one epoch
+    only.
 
-    The bytes of the strip set are verified by the equivalence gate, once, and not at each opening.
+    The equivalence check verifies the bytes of the strip set once; opening it does not.
     """
 
     no_decoding = "Strips are read and decoded in one pass over the file that holds them."
@@ -43,20 +43,20 @@ class StripsLoader(AheadLoader):
         refuse_transform("strips", request, "strips decode on the device")
         self.labels = request.manifest.labels()
         self.reader: StripReader | None = None
-        self.decoding: torch.cuda.Stream | None = None  # beside `stream`, where batches are gathered
+        self.decoding: torch.cuda.Stream | None = None  # for decoding; batches are gathered on `stream`
         self.units: list[Unit] = []
         self.pool: ThreadPoolExecutor | None = None
-        self.ahead_of: Future[Begun] | None = None  # the next epoch's begin
+        self.ahead_of: Future[Begun] | None = None  # the start of the next epoch
 
     def open(self) -> None:
         super().open()
         r = self.request
         if r.device.type == "cuda":
-            # one for all epochs: torch's allocator keeps what it frees for the stream that it was used on
+            # one for all epochs: torch's allocator reuses freed memory only on the stream that used it
             self.decoding = torch.cuda.Stream(r.device)
         self.reader = StripReader(r.manifest, r.strips, r.device, r.threads, verify=False)
         self.units = self.reader.units(r.split)
-        self.tally = self.reader.tally
+        self.decode_counts = self.reader.decode_counts
         self.pool = ThreadPoolExecutor(1, "gpufeed-strips")
 
     @property
@@ -73,30 +73,31 @@ class StripsLoader(AheadLoader):
             self.reader = None
 
     def files(self) -> list[str]:
-        """The strip set, which is mapped anew here so that its pages can go, and what is in no strip.
+        """Return the file of strips and the left-over files; unmap the former, so that its pages can be
+        evicted.
 
-        What was decoded ahead is dropped.
+        The window decoded ahead is dropped.
         """
         self.drop()
         self.reader.let_go()
-        paths = self.reader.files  # by sample id; none where all are in strips
+        paths = self.reader.files  # by sample id; empty if all are in strips
         alone = [unit.ids for unit in self.units if unit.strip is None]
         return [os.fspath(self.request.strips), *(os.fspath(paths[i]) for ids in alone for i in ids.tolist())]
 
     @property
     def decoder(self) -> StripBackend:
-        """What decodes the strips of an open loader: its name, version and tolerance."""
+        """The decoder of an open loader's strips: its name, version and tolerance."""
         return self.reader.backend
 
     def drop(self) -> None:
-        """Forgets what was decoded ahead, once nothing is decoded any more."""
+        """Drop the window decoded ahead, and wait until nothing is being decoded."""
         if self.ahead_of is not None:
             self.ahead_of.cancel()
             self.ahead_of = None
         self.pool.submit(int).result()
 
     def windows(self, epoch: int) -> list[list[Unit]]:
-        """The units of each window of an epoch, a function of (seed, epoch)."""
+        """Return the units of each window of an epoch, a function of (seed, epoch)."""
         units = self.units
         if self.request.shuffle:
             units = [units[i] for i in self._generator(epoch).permutation(len(units))]
@@ -115,7 +116,7 @@ class StripsLoader(AheadLoader):
         return self.order_of(self.epoch)
 
     def order_of(self, epoch: int) -> np.ndarray:
-        """As `order`, of any epoch."""
+        """Return what `order` does for any epoch."""
         r = self.request
         if len(self.split_ids) * self._image_bytes() <= WINDOW_BYTES:
             return epoch_order(self.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size)
@@ -128,7 +129,7 @@ class StripsLoader(AheadLoader):
         return self._batches(order, self.epoch)
 
     def _batches(self, order: np.ndarray, epoch: int) -> Iterator[Batch]:
-        """Batches of the epoch's segments, one behind the other; a batch may lie across two of them."""
+        """Yield the batches of the epoch; a batch may span two segments."""
         size, total, live = self.request.batch_size, len(order), []
         decoded = self._decoded(order, epoch)
         for start in range(0, total, size):
@@ -139,7 +140,7 @@ class StripsLoader(AheadLoader):
             yield joined([window.cut(max(start, window.start), min(end, window.end)) for window in live])
 
     def _segments(self, order: np.ndarray, epoch: int) -> list["Segment"]:
-        """The order, or the rest of it, cut where its windows end, each with the units that it needs."""
+        """Split the order, or the rest of it, at the ends of its windows; return each part with its units."""
         windows = self.windows(epoch)
         window_of = np.full(len(self.labels), -1)
         for place, units in enumerate(windows):
@@ -155,7 +156,7 @@ class StripsLoader(AheadLoader):
         return segments
 
     def _decoded(self, order: np.ndarray, epoch: int) -> Iterator["Window"]:
-        """The windows of an epoch or its rest; the next one, or the next epoch's, is decoded meanwhile."""
+        """Yield the windows of an epoch or its rest; decode the next one, or the next epoch's, meanwhile."""
         segments, first = self._begun(order, epoch)
         waiting: Future | None = None
         for following in [*segments[1:], None]:
@@ -167,13 +168,13 @@ class StripsLoader(AheadLoader):
                 current = torch.cuda.current_stream(self.request.device)
                 current.wait_event(done)
                 for tensor in (window.images, window.rows, window.labels, window.ids):
-                    tensor.record_stream(current)  # allocated on the stream of decoding, used on this one
+                    tensor.record_stream(current)  # allocated on the decoding stream, used on this one
             yield window
 
     def _begun(self, order: np.ndarray, epoch: int) -> tuple[list["Segment"], "Decoded"]:
-        """The segments of an epoch or its rest, and the first window: from ahead, if they are those."""
+        """Return the segments of an epoch or its rest, and the first window, which may be decoded already."""
         ahead, self.ahead_of = self.ahead_of, None
-        # an error ahead may be that of an epoch that nobody asks for: now it shows, if it is still there
+        # an error ahead may be about an epoch that is not needed: decoding again raises it if it is
         if ahead is not None and ahead.exception() is None and np.array_equal(ahead.result().order, order):
             begun = ahead.result()
         else:
@@ -181,13 +182,13 @@ class StripsLoader(AheadLoader):
         return begun.segments, begun.first
 
     def _begin(self, epoch: int, order: np.ndarray | None = None) -> "Begun":
-        """Plans an epoch and decodes its first window; order: None for the whole epoch's."""
+        """Plan an epoch and decode its first window. order: None for the whole epoch."""
         order = self.order_of(epoch) if order is None else order
         segments = self._segments(order, epoch)
         return Begun(order, segments, self._decode(segments[0]))
 
     def _decode(self, segment: "Segment") -> "Decoded":
-        """Decodes a segment's units; runs in a thread of its own."""
+        """Decode a segment's units; runs in its own thread."""
         device, stream = self.request.device, self.decoding
         with nullcontext() if stream is None else torch.cuda.stream(stream):
             found, images = self.reader.read(segment.units)
@@ -198,7 +199,7 @@ class StripsLoader(AheadLoader):
             return window, None if stream is None else stream.record_event()
 
     def _most_images(self) -> int:
-        """Images of a window: as few windows as WINDOW_BYTES allows, and all about as large."""
+        """Return the number of images of a window: as few windows as WINDOW_BYTES allows, of similar size."""
         most, images = max(1, WINDOW_BYTES // self._image_bytes()), len(self.split_ids)
         even = -(-images // -(-images // most))
         return min(most, even + max(len(unit.ids) for unit in self.units))
@@ -225,8 +226,8 @@ class Segment:
 class Window:
     """A decoded segment on the device.
 
-    images: uint8 (n, H, W, 3) as decoded; rows, labels, ids: int64 (end - start,), in the order of the
-    epoch, rows being where in `images` a sample stands.
+    images: uint8 (n, H, W, 3) as decoded; rows, labels, ids: int64 (end - start,), in the order of the epoch.
+    rows: indices into `images`.
     """
 
     start: int
@@ -237,12 +238,12 @@ class Window:
     ids: torch.Tensor
 
     def cut(self, start: int, end: int) -> Batch:
-        """The samples order[start:end] of the epoch, which lie in this window."""
+        """Return the samples order[start:end] of the epoch, which are in this window."""
         here = slice(start - self.start, end - self.start)
         return Batch(self.images.index_select(0, self.rows[here]), self.labels[here], self.ids[here], 0.0)
 
 
-# a window, and on CUDA the event after which it is there
+# a window, and on CUDA the event after which it is ready
 Decoded = tuple[Window, torch.cuda.Event | None]
 
 
@@ -256,7 +257,7 @@ class Begun:
 
 
 def joined(pieces: list[Batch]) -> Batch:
-    """One batch of several."""
+    """Concatenate parts of a batch."""
     if len(pieces) == 1:
         return pieces[0]
     parts = zip(*((piece.images, piece.labels, piece.ids) for piece in pieces), strict=True)

@@ -1,8 +1,8 @@
 """webdataset as its documentation recommends it: tar shards read in sequence, by the DataLoader's workers.
 
-Shards are shuffled and shared among the workers. Each reads its own from end to end, shuffles within a
-buffer, decodes and makes batches; the main process puts these together where they are short. Shuffling,
-sharing, reading and batching are webdataset's own; decoding is that of the DataLoader's loaders.
+Shards are shuffled and split among the workers. Each reads its own from end to end, shuffles within a buffer,
+decodes and makes batches; the main process merges incomplete ones. Shuffling, splitting, reading and batching
+are webdataset's own; decoding is that of the DataLoader's loaders.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from gpufeed.loaders.base import (
 from gpufeed.loaders.samples import HostBatch, HostBatches, Samples, collate, copied
 from gpufeed.stores.shards_store import Shard, ShardsInfo, open_shards
 
-BUFFER, INITIAL = 1000, 100  # samples that webdataset shuffles among, and that it waits for before the first
+BUFFER, INITIAL = 1000, 100  # samples in webdataset's shuffle buffer, and before it yields the first
 NONE = np.empty(0, dtype=np.int64)
 
 
 class WebDatasetLoader(OrderedLoader):
-    """Every epoch has all samples once; ranks read every shard and decode their own samples alone.
+    """A loader of shards: every epoch has all samples once; ranks read every shard and decode their own
+    samples.
 
-    The bytes of the shards are verified by the equivalence gate, once; in an epoch the names of samples are.
+    The equivalence check verifies the bytes of the shards once; an epoch checks the names of samples.
     """
 
     no_decoding = None
@@ -57,7 +58,7 @@ class WebDatasetLoader(OrderedLoader):
         import_or_skip("Loader webdataset", "webdataset", "webdataset", PEERS)
         r = self.request
         opened = open_shards(r.shards, r.manifest)
-        # absolute: webdataset takes what stands before a colon for the scheme of a URL
+        # absolute, since webdataset takes a part before a colon for the scheme of a URL
         shards = {os.fspath(opened.file(shard).absolute()): shard for shard in opened.of_split(r.split)}
         self.plan = Plan(shards, r, self.split_ids)
         self.host = ShardBatches(r, self.plan)
@@ -70,11 +71,11 @@ class WebDatasetLoader(OrderedLoader):
         return self.plan.order(self.epoch)
 
     def epoch_batches(self, done: int) -> Iterator[Batch]:
-        # nobody waits for `order` here: it takes 3 us a sample, and the workers shuffle by themselves
+        # `order` is not needed here: it takes 3 us a sample, and the workers shuffle by themselves
         return self._batches(done * self.request.batch_size)
 
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
-        """order: what is left of `order()`."""
+        """Yield the batches of the rest of the epoch. order: the rest of `order()`."""
         return self._batches(self.share - len(order))
 
     def _batches(self, skipped: int) -> Iterator[Batch]:
@@ -87,42 +88,44 @@ class WebDatasetLoader(OrderedLoader):
 
 @dataclass(frozen=True)
 class Plan:
-    """Which sample comes when. shards: by file, of one split; split_ids: int64 (n,)."""
+    """The order of samples. shards: of one split, by file; split_ids: int64 (n,)."""
 
     shards: dict[str, Shard]
     request: LoadRequest
     split_ids: np.ndarray
 
     def workers(self) -> int:
-        """Processes that read; 1 is the main process where there are no others."""
+        """Return the number of processes that read: the workers, or 1, the main process."""
         return max(1, self.request.workers)
 
     def chunk(self) -> int:
-        """Samples that a worker puts together: a batch, once those of other ranks are left out."""
+        """Return the samples of a worker's chunk, which is a batch without those of other ranks."""
         return self.request.batch_size * self.request.world_size
 
     def share(self, epoch: int) -> np.ndarray:
-        """The ids of the samples of this rank, int64: those that it has with any other loader."""
+        """Return the ids of this rank's samples, int64, the same as with any other loader."""
         r = self.request
         return epoch_order(self.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size)
 
     def shuffles(self, epoch: int, worker: int) -> tuple[Callable, Callable]:
-        """What webdataset does to an iterator of shards, and to one of samples, in one worker."""
+        """Return webdataset's shuffles of shards and of samples, as functions on iterators, for one
+        worker.
+        """
         from webdataset.filters import detshuffle
 
         if not self.request.shuffle:
             return iter, iter
-        # it adds the epoch to the seed: by itself two repeats, whose seeds are one apart, would share epochs
+        # webdataset adds the epoch to the seed, so that repeats with neighbouring seeds would share epochs
         seeds = np.random.SeedSequence([self.request.seed, epoch]).generate_state(1 + self.workers())
         of_shards = detshuffle(len(self.shards), len(self.shards), seed=int(seeds[0]))
         of_samples = detshuffle(BUFFER, INITIAL, seed=int(seeds[1 + worker]))
         return of_shards.run, of_samples.run
 
     def order(self, epoch: int) -> np.ndarray:
-        """The ids of this rank in the order in which they come, int64: what workers do, with ids alone."""
+        """Return the ids of this rank in order, int64, by doing with ids alone what the workers do."""
         turns = [self._chunks(epoch, worker) for worker in range(self.workers())]
         rows = []
-        while turns:  # the DataLoader asks its workers in turn, and leaves out those that have ended
+        while turns:  # the DataLoader asks its workers in turn and skips those that have ended
             found = [next(turn, None) for turn in turns]
             rows += [row for row in found if row is not None]
             turns = [turn for turn, row in zip(turns, found, strict=True) if row is not None]
@@ -132,7 +135,7 @@ class Plan:
         return order[np.isin(order, self.share(epoch))]
 
     def _chunks(self, epoch: int, worker: int) -> Iterator[list[int]]:
-        """The ids of each chunk of one worker, with those of other ranks."""
+        """Yield the ids of each chunk of one worker, including those of other ranks."""
         shuffle_shards, shuffle_samples = self.shuffles(epoch, worker)
         own = islice(shuffle_shards(iter(self.shards.values())), worker, None, self.workers())
         ids = shuffle_samples(chain.from_iterable(shard.ids for shard in own))
@@ -140,7 +143,7 @@ class Plan:
             yield chunk
 
     def wanted(self, epoch: int, skipped: int) -> np.ndarray | None:
-        """Which sample ids are still to come on this rank, bool (largest id + 1,); None: all of the split."""
+        """Return which sample ids this rank still needs, bool (largest id + 1,); None: all of the split."""
         if not skipped and self.request.world_size == 1:
             return None
         wanted = np.zeros(int(self.split_ids.max()) + 1, dtype=bool)
@@ -153,7 +156,7 @@ class ShardBatches(HostBatches):
 
     def __init__(self, request: LoadRequest, plan: Plan):
         super().__init__(request)
-        # shared memory: persistent workers learn from it where an epoch begins
+        # shared memory, from which persistent workers read where an epoch begins
         self.turn = torch.zeros(2, dtype=torch.int64).share_memory_()
         self.reader = ShardReader(plan, self.samples, self.turn)
 
@@ -161,19 +164,19 @@ class ShardBatches(HostBatches):
         return {"dataset": self.reader, "batch_size": None, "collate_fn": as_it_is}
 
     def start_at(self, skipped: int, epoch: int) -> Iterator[HostBatch]:
-        """The chunks of an epoch without its first `skipped` samples."""
+        """Return the chunks of an epoch without its first `skipped` samples."""
         self.turn.copy_(torch.tensor([epoch, skipped]))
         return self.start(NONE, epoch)
 
 
 class ShardReader(IterableDataset):
-    """What a worker runs: [images, labels, ids] of each chunk, or the GpufeedError that ended it.
+    """The dataset of a worker: [images, labels, ids] of each chunk, or the GpufeedError that ended it.
 
-    A chunk has the samples that are wanted, maybe none: workers keep the turns of the whole epoch.
+    A chunk holds only wanted samples, perhaps none, so that workers keep their turns in the epoch.
     """
 
     def __init__(self, plan: Plan, samples: Samples, turn: torch.Tensor):
-        """turn: int64 (2,), the epoch and how many of its samples are skipped, read when an epoch begins."""
+        """Set the plan. turn: int64 (2,), the epoch and the number of samples to skip, read at its start."""
         self.plan, self.samples, self.turn = plan, samples, turn
 
     def __iter__(self) -> Iterator[list[torch.Tensor] | GpufeedError]:
@@ -202,16 +205,16 @@ class ShardReader(IterableDataset):
     def made(
         self, chunk: list[tuple[int, bytes]], epoch: int, wanted: np.ndarray | None
     ) -> list[torch.Tensor] | GpufeedError:
-        """The wanted samples of a chunk, decoded."""
+        """Return the wanted samples of a chunk, decoded."""
         own = [(i, data) for i, data in chunk if wanted is None or wanted[i]]
         if not own:
             return [torch.empty(0), *(torch.empty(0, dtype=torch.int64) for _ in range(2))]
         return collate([self.samples.made(i, epoch, data) for i, data in own])
 
     def checked(self, found: Iterable[dict], opened: list[str]) -> Iterator[tuple[int, bytes]]:
-        """(sample id, file) of each sample in the shards; raises GpufeedError unless the index says the same.
+        """Yield (sample id, file) of each sample in the shards; raise GpufeedError if the index differs.
 
-        A tar file that is cut short, or damaged between two members, ends without an error of tarfile's.
+        tarfile raises no error for a tar file that is cut off or damaged between two members.
         """
         promised = ((url, i) for url in opened for i in self.plan.shards[url].ids)
         try:
@@ -222,32 +225,32 @@ class ShardReader(IterableDataset):
                 yield sample_id, next(data for key, data in sample.items() if not key.startswith("__"))
         except GpufeedError:
             raise
-        except Exception as error:  # whatever gopen and tarfile raise for a file that is gone or no tar file
+        except Exception as error:  # gopen and tarfile raise many kinds for a missing or damaged file
             said = str(error.args[0] if error.args else error)
-            raise wrong(opened[-1], said, "a whole tar file") from error
+            raise wrong(opened[-1], said, "a complete tar file") from error
         for url, sample_id in promised:
             raise wrong(url, f"it ends before sample {sample_id:09d}", "all samples of the index")
 
 
 def noted(urls: Iterable[dict], opened: list[str]) -> Iterator[dict]:
-    """The shards as they pass; `opened` has those that have passed."""
+    """Yield the shards and append their URLs to `opened`."""
     for url in urls:
         opened.append(url["url"])
         yield url
 
 
 def wrong(file: str, found: str, expected: str) -> GpufeedError:
-    """The error for a shard that is not the one of the index."""
+    """Return the error for a shard that differs from the index."""
     return ShardsInfo.wrong(f"{file}: {found}", expected)
 
 
 def as_it_is(chunk):
-    """A chunk is collated by the worker already."""
+    """Return the chunk, which the worker has already collated."""
     return chunk
 
 
 def cut(chunks: Iterator[HostBatch], request: LoadRequest) -> Iterator[HostBatch]:
-    """Batches of the request's size, and a last one with the rest; a chunk that is one stays as it is."""
+    """Merge and split chunks into batches of the request's size, the last one smaller."""
     waiting: list[HostBatch] = []
     with closing(chunks):
         for chunk in chunks:
@@ -259,9 +262,9 @@ def cut(chunks: Iterator[HostBatch], request: LoadRequest) -> Iterator[HostBatch
 
 
 def first(waiting: list[HostBatch], request: LoadRequest) -> HostBatch:
-    """Takes one batch, or all that there is, from the front of the chunks that wait.
+    """Take one batch, or all that there is, from the front of the waiting chunks.
 
-    load_ms: of all the chunks that were waited for since the batch before.
+    load_ms: the sum over all chunks since the batch before.
     """
     taken, missing = [], request.batch_size
     while waiting and missing:
@@ -281,6 +284,6 @@ def first(waiting: list[HostBatch], request: LoadRequest) -> HostBatch:
 
 
 def joined(parts: list[torch.Tensor], request: LoadRequest) -> torch.Tensor:
-    """The parts, one behind the other, in (pinned) host memory."""
+    """Concatenate the parts in (pinned) host memory."""
     shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
     return torch.cat(parts, out=empty_batch(shape, parts[0].dtype, torch.device("cpu"), request))

@@ -1,8 +1,8 @@
 """webdataset as an endless stream of shards drawn with replacement, as its author recommends for training.
 
-Every worker draws from all shards for as long as the loader is open, so none runs dry and no epoch has a
-start. Batches are made by single workers, which the DataLoader asks in turn: so each worker knows of which
-epoch its batches are.
+Every worker draws from all shards while the loader is open, so that none runs out of samples and no epoch has
+a start-up. Each batch is made by one worker, and the DataLoader asks them in turn, so that each worker knows
+the epoch of its batches.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gpufeed.loaders.webdataset import BUFFER, INITIAL, ShardReader, WebDatasetL
 
 
 class ResampledLoader(WebDatasetLoader):
-    """An epoch has as many samples as the rank's share of the split: some come twice, others not at all.
+    """A loader whose epoch has as many samples as the rank's share: some come twice, others not at all.
 
-    What is not shuffled, such as an evaluation, has every sample once, as WebDatasetLoader gives them. A
-    stream is a function of seed, rank, workers, batch size and the batch at which it began. It cannot be
-    resumed: after `load_state_dict` a new one begins, with new workers, at the epoch and batch of the state.
+    Without shuffling, as in evaluation, every sample comes once, as in WebDatasetLoader. A stream is a
+    function of seed, rank, workers, batch size and the batch at which it began. It cannot be resumed: after
+    `load_state_dict` a new one begins, with new workers, at the epoch and batch of the state.
     """
 
     own_order = "A stream of shards and samples drawn with replacement has no order before it comes."
@@ -53,8 +53,8 @@ class ResampledLoader(WebDatasetLoader):
             return super().order()
         raise GpufeedError(
             "the order of an epoch of webdataset_resampled",
-            "a loader that has one: this stream is drawn with replacement, as it comes",
-            "use webdataset, or take the ids of the batches",
+            "a loader that has one: this stream is drawn with replacement",
+            "use webdataset, or read the ids of the batches",
         )
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -77,7 +77,7 @@ class ResampledLoader(WebDatasetLoader):
 
 
 class StreamReader(ShardReader):
-    """What a worker of the stream runs: every batch whose turn is its own, without an end."""
+    """The dataset of a worker of the stream: its own batches, endlessly."""
 
     def __iter__(self) -> Iterator[list[torch.Tensor] | GpufeedError]:
         import webdataset as wds
@@ -90,7 +90,7 @@ class StreamReader(ShardReader):
         of_shards, of_samples = np.random.SeedSequence(place).generate_state(2).tolist()
         samples = iter(
             wds.DataPipeline(
-                # its usual seed is of the clock and the process
+                # by default the seed depends on the clock and the process
                 wds.ResampledShards(
                     list(self.plan.shards), worker_seed=lambda: of_shards, deterministic=True
                 ),

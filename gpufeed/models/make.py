@@ -13,10 +13,10 @@ from gpufeed.core.vit_options import PLAIN_FORM
 
 
 def make(name: str, num_classes: int, image_size: tuple[int, int], options: Mapping[str, Any]) -> nn.Module:
-    """The model `name`, registered or a reference, on the CPU: float (N, 3, H, W) to logits (N, num_classes).
+    """Make the model `name`, registered or a reference, on the CPU: float (N, 3, H, W) to (N, num_classes).
 
-    image_size: (height, width) of the images that it will get, which models of any size do not read.
-    Raises Skip if a package that it needs is missing, GpufeedError for options that it refuses.
+    image_size: (height, width) of its images; models for any size ignore it. Raises Skip if a package that it
+    needs is missing, GpufeedError for options that it refuses.
     """
     if is_reference(name):
         return referred_to(name, num_classes, image_size, options)
@@ -27,7 +27,7 @@ def make(name: str, num_classes: int, image_size: tuple[int, int], options: Mapp
 def referred_to(
     reference: str, num_classes: int, image_size: tuple[int, int], options: Mapping[str, Any]
 ) -> nn.Module:
-    """As make, of a reference; one that gives no logits of this dataset is refused before it trains."""
+    """Make a model by reference; raise GpufeedError if its output does not fit the dataset's classes."""
     try:
         model = plugins.make_model(reference, num_classes, image_size, options)
     except ModuleNotFoundError as error:
@@ -37,16 +37,16 @@ def referred_to(
 
 
 def portable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the same function of the same weights that run on any device: for models that are used.
+    """Return options with which a trained model computes the same on any device.
 
-    Kernels that only some nodes have give way to torch's own, in the same form of GELU.
+    Kernels that only some nodes have are replaced by torch's own, with the same form of GELU.
     """
     changes = {"sdpa": "auto", "activation": PLAIN_FORM.get(options.get("activation"))}
     return {**options, **{key: value for key, value in changes.items() if value and key in options}}
 
 
 def require(model: nn.Module, device: torch.device, precision: str) -> None:
-    """Raises Skip if this node lacks what the model is labelled with, so that nothing else is timed for it.
+    """Raise Skip if this node cannot run the kernels in the model's options, so that no others are timed.
 
     precision: fp32 | tf32 | fp16 | bf16.
     """

@@ -16,7 +16,7 @@ def notebook_cnn(num_classes: int, image_size: tuple[int, int], dropout: float =
         raise GpufeedError(
             f"images of {image_size[0]} x {image_size[1]} pixels for model notebook_cnn",
             f"{SIDE} x {SIDE}: its linear layer has that size",
-            f"give the source `resize: [{SIDE}, {SIDE}]`, or take another model",
+            f"give the source `resize: [{SIDE}, {SIDE}]`, or choose another model",
         )
     return nn.Sequential(
         *(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),

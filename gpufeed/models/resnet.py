@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50: torchvision's own layers, with its ImageNet stem or with one for small images.
+"""ResNet-18 and ResNet-50 of torchvision, with its ImageNet stem or one for small images.
 
 Importing this module imports torchvision (about 3.5 s).
 Source: He et al. 2015, arXiv:1512.03385; the small stem is that of its section 4.2 (CIFAR-10).
@@ -13,7 +13,7 @@ STEMS = ("imagenet", "cifar")
 
 
 def resnet18(num_classes: int, stem: str = "imagenet") -> nn.Module:
-    """An untrained ResNet-18 over float (N, 3, H, W), giving logits (N, num_classes).
+    """Return an untrained ResNet-18 over float (N, 3, H, W), giving logits (N, num_classes).
 
     stem: `imagenet` is torchvision's 7x7 convolution of stride 2 and max-pool, `cifar` a 3x3 convolution
     of stride 1 without pooling. Raises GpufeedError for another one.
@@ -22,7 +22,7 @@ def resnet18(num_classes: int, stem: str = "imagenet") -> nn.Module:
 
 
 def resnet50(num_classes: int, stem: str = "imagenet") -> nn.Module:
-    """As resnet18, a ResNet-50."""
+    """Return an untrained ResNet-50; see resnet18."""
     return with_stem(models.resnet50(num_classes=num_classes), stem)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 
 def block(inputs: int, outputs: int, batch_norm: bool) -> nn.Sequential:
-    """Convolution, optional batch norm, ReLU, pooling: (N, inputs, H, W) -> (N, outputs, H/2, W/2)."""
+    """Return convolution, optional batch norm, ReLU, pooling: (N, inputs, H, W) -> (N, outputs, H/2, W/2)."""
     layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=not batch_norm)]
     if batch_norm:
         layers.append(nn.BatchNorm2d(outputs))
@@ -17,7 +17,7 @@ def block(inputs: int, outputs: int, batch_norm: bool) -> nn.Sequential:
 
 
 class SimpleCNN(nn.Module):
-    """Convolution blocks, mean over what is left of the image, one linear layer.
+    """Convolution blocks, mean over the remaining pixels, one linear layer.
 
     Input float (N, 3, H, W), output logits (N, num_classes). channels: outputs of each block.
     """

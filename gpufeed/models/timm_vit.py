@@ -1,6 +1,6 @@
-"""timm's vision transformers, to measure ours against. Source: R. Wightman, PyTorch Image Models.
+"""timm's vision transformers, to compare ours with. Source: R. Wightman, PyTorch Image Models.
 
-Importing this module imports timm, which the extra `peers` brings: a node without it skips the cell.
+Importing this module imports timm, which the extra `peers` installs: a node without it skips the cell.
 """
 
 import timm
@@ -18,11 +18,11 @@ def timm_vit(
     pool: str,
     activation: str,
 ) -> nn.Module:
-    """timm's model of that name, untrained, over float (N, 3, H, W), giving logits (N, num_classes).
+    """Return timm's model of that name, untrained, over float (N, 3, H, W), giving logits (N, num_classes).
 
     pool: `mean` over the patches or `class_token`, activation: `gelu` or `gelu_tanh`, as in
-    gpufeed.models.vit. Raises GpufeedError for a name
-    that timm does not know as a vision transformer, and for sides that are no multiples of `patch`.
+    gpufeed.models.vit. Raises GpufeedError for a name that is not one of timm's vision transformers, and for
+    sides that are not multiples of `patch`.
     """
     if architecture not in timm.list_models("vit_*"):
         near = timm.list_models("vit_*patch16_224")[:4]

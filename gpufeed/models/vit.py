@@ -1,8 +1,8 @@
 """Vision transformers of any size, for images of one size.
 
 Sources: Dosovitskiy et al. 2020, arXiv:2010.11929 (the model); Touvron et al. 2020, arXiv:2012.12877 (the
-sizes `tiny` and `small`, and the initialisation). Layers bear timm's names, so that weights can be carried
-over; only the patch embedding has another shape.
+sizes `tiny` and `small`, and the initialisation). Layers have timm's names, so that weights can be exchanged;
+only the patch embedding has another shape.
 """
 
 import warnings
@@ -22,7 +22,7 @@ from gpufeed.system.devices import AUTOCAST
 
 
 class Mlp(nn.Module):
-    """linear, bias, GELU, linear: float (..., width) to (..., width). The weights do not depend on the form.
+    """linear, bias, GELU, linear: float (..., width) to (..., width), with the same weights in every form.
 
     activation: `gelu` (erf) and `gelu_tanh` are torch's, after a linear layer with its bias; `bias_gelu`
     (erf) is the kernel that adds the bias and applies GELU in one pass; `linear_bias_gelu` (tanh) does both
@@ -51,25 +51,25 @@ BACKENDS = {
     "math": SDPBackend.MATH,
 }
 EPSILON = 1e-6  # of the layer norms, as in both papers' code
-STD = 0.02  # of the truncated normal that weights and positions begin as
+STD = 0.02  # of the truncated normal that initialises weights and positions
 
 
 class PatchEmbedding(nn.Module):
     """Squares of the image as tokens: float (N, 3, H, W) to (N, tokens, width), row by row.
 
-    A convolution with stride and kernel of one patch. `linear` writes it as a matrix product: convolutions of
-    three channels have no tensor-core kernel in the channels_last layout that does not pad them first, and
-    their weight gradient is the slow one; here forward and backward are plain GEMMs, and there is nothing for
-    a search of convolutions to try before a CUDA graph. The weight is (width, patch * patch * 3), its columns
-    ordered by row, column and channel, which for channels_last images makes runs of patch * 3 values. `conv`
-    is the convolution itself: its kernel is that weight, seen as (width, 3, patch, patch) in channels_last
-    memory. So nothing is copied, and each form can load the other's weights.
+    It is a convolution with stride and kernel of one patch. `linear` computes it as a matrix product, so that
+    forward and backward are plain GEMMs, and no search of convolution algorithms precedes a CUDA graph. In
+    the channels_last layout tensor-core kernels pad convolutions of three channels first, and their weight
+    gradient is slow. The weight is (width, patch * patch * 3), its columns ordered by row, column and
+    channel, so that channels_last images are read in runs of patch * 3 values. `conv` is the convolution
+    itself; its kernel is that weight, seen as (width, 3, patch, patch) in channels_last memory. So nothing is
+    copied, and each form can load the other's weights.
     """
 
     def __init__(self, patch: int, width: int, form: str = "linear"):
         super().__init__()
         self.patch, self.form = patch, form
-        # keeps torch's initialisation, as DeiT's does: it is the one of a convolution of this size
+        # keeps torch's initialisation, as DeiT does: it is that of a convolution of this size
         self.proj = nn.Linear(patch * patch * 3, width)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ class PatchEmbedding(nn.Module):
 
 
 class Norm(nn.LayerNorm):
-    """Layer norm over (..., width) that gives the type it gets, also where autocast would give float32.
+    """Layer norm over (..., width) that keeps the type of its input, where autocast would return float32.
 
     Mean and variance are float32 inside the kernel whatever the type.
     """
@@ -95,14 +95,14 @@ class Norm(nn.LayerNorm):
 
 
 def split(qkv: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """(N, tokens, 3, heads, width / heads) as views: q, k and v, each (N, heads, tokens, width / heads)."""
+    """Split (N, tokens, 3, heads, width / heads) into views q, k, v, (N, heads, tokens, width / heads)."""
     return qkv.permute(2, 0, 3, 1, 4).unbind()
 
 
 class Attention(nn.Module):
     """Multi-head self-attention: float (N, tokens, width) to the same, one matrix product for q, k and v.
 
-    packed: by the kernels of gpufeed.native.attention, which read that product where it lies.
+    packed: use the kernels of gpufeed.native.attention, which read that product in place.
     """
 
     def __init__(self, width: int, heads: int, packed: bool):
@@ -122,7 +122,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm: attention and MLP, each added to what it was given."""
+    """Pre-norm: attention and MLP, each added to its input."""
 
     def __init__(
         self, width: int, heads: int, hidden: int, activation: str, norm: type[nn.LayerNorm], packed: bool
@@ -142,13 +142,13 @@ class VisionTransformer(nn.Module):
     """A vision transformer over float (N, 3, H, W) of one size, giving logits (N, num_classes).
 
     image_size: (height, width), multiples of `patch`. pool: `mean` over the patches, or a `class_token`
-    before them, which makes their number odd. patches: form of PatchEmbedding. activation: see Mlp.
-    residual: type of what the blocks add to: `float32`, as timm has it under autocast, or `autocast`, the
-    type of the matrix products. sdpa: which of torch's attention kernels runs, or `packed`, ours; `auto`
-    leaves it to torch, any other runs or is an error.
+    before them, which makes their number odd. patches: form of PatchEmbedding. activation: see Mlp. residual:
+    type of the residual stream: `float32`, as in timm under autocast, or `autocast`, the type of the matrix
+    products. sdpa: one of torch's attention kernels, or `packed`, ours; `auto` lets torch choose, any other
+    runs or is an error.
 
     Weights, names and random numbers are the same for every form of patches, activation, residual and sdpa.
-    Raises GpufeedError for options that do not go together and for an image size that patches do not fill.
+    Raises GpufeedError for incompatible options and for an image size that is no multiple of the patch.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class VisionTransformer(nn.Module):
             raise GpufeedError(
                 f"{self.tokens} tokens with model.sdpa packed",
                 f"at most {MOST_TOKENS}",
-                "raise model.patch, or take model.sdpa flash",
+                "raise model.patch, or use model.sdpa flash",
             )
         norm = Norm if residual == "autocast" else nn.LayerNorm
         self.patch_embed = PatchEmbedding(patch, width, patches)
@@ -211,7 +211,9 @@ class VisionTransformer(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Truncated normal of STD for positions, class token and all linear layers but the patches' one."""
+        """Draw positions, class token and all linear layers but the patches' from a truncated normal
+        of STD.
+        """
         for module in [*self.blocks.modules(), self.head]:
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=STD)
@@ -224,7 +226,7 @@ class VisionTransformer(nn.Module):
         if images.shape[-2:] != self.image_size:
             raise GpufeedError(
                 f"images of {images.shape[-2]} x {images.shape[-1]} pixels",
-                f"{self.image_size[0]} x {self.image_size[1]}, for which the model has positions",
+                f"{self.image_size[0]} x {self.image_size[1]}, the size of the model's positions",
                 "do not resize images in the augment",
             )
         x = self.patch_embed(images)  # (N, patches, width)
@@ -235,19 +237,19 @@ class VisionTransformer(nn.Module):
         with self.attention():
             for block in self.blocks:
                 x = block(x)
-        # only what the head reads is normalised
+        # only the head's input is normalised
         pooled = x.mean(1, dtype=torch.float32) if self.cls_token is None else x[:, 0]
         return self.head(self.norm(pooled))  # (N, num_classes)
 
     def attention(self) -> AbstractContextManager:
-        """Within it attention runs by the kernel that `sdpa` names, or raises."""
+        """Return a context in which attention runs by the kernel that `sdpa` names, or raises."""
         return sdpa_kernel(BACKENDS[self.sdpa]) if self.sdpa in BACKENDS else nullcontext()
 
     def require(self, device: torch.device, precision: str) -> None:
-        """Raises Skip if this node cannot run what activation and sdpa name.
+        """Raise Skip if this node cannot run the kernels that activation and sdpa name.
 
-        Without it a missing extension would give the times of its reference under the extension's name.
-        precision: fp32 | tf32 | fp16 | bf16.
+        Otherwise, without the extension, its reference would be timed under the extension's name. precision:
+        fp32 | tf32 | fp16 | bf16.
         """
         sentence = native.status(device).sentence if self.activation in BY_EXTENSION else None
         if sentence is not None:
@@ -262,7 +264,7 @@ class VisionTransformer(nn.Module):
             self._try_attention(device, dtype)
 
     def _try_product(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Runs the MLP's products forward and backward on one image's worth of zeros."""
+        """Run the MLP's products forward and backward on zeros of one image."""
         mlp = self.blocks[0].mlp
         shapes = [parameter.shape for layer in (mlp.fc1, mlp.fc2) for parameter in (layer.weight, layer.bias)]
         shapes.insert(0, (self.tokens, self.head.in_features))
@@ -276,7 +278,7 @@ class VisionTransformer(nn.Module):
             ) from error
 
     def _try_attention(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Runs attention forward and backward on one image's worth of zeros, laid out as in training."""
+        """Run attention forward and backward on zeros of one image, laid out as in training."""
         width, heads = self.head.in_features, self.blocks[0].attn.heads
         shape = (1, self.tokens, 3, heads, width // heads)
         q, k, v = split(torch.zeros(shape, device=device, dtype=dtype, requires_grad=True))

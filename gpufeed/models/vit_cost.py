@@ -1,7 +1,7 @@
-"""What training a vision transformer needs at least: its matrix products, and the bytes that they move.
+"""The least cost of training a vision transformer: its matrix products, and the bytes that they move.
 
-Standard library only. A floor for everybody who stores what lies between two products: normalisation,
-activations, additions and the optimiser cost nothing here, nor do the products that attention does twice.
+Standard library only. It is a lower bound for models that store the results between products: normalisation,
+activations, additions and the optimiser cost nothing here, nor do the products that attention repeats.
 Source: S. Williams, A. Waterman, D. Patterson, Roofline, CACM 52(4), 2009.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from gpufeed.core.vit_options import hidden_width
 
 CHANNELS = 3
-# Models by others, of the sizes of ours, whose options do not say them.
+# Sizes of timm's models, whose options do not state them.
 SIZES = {
     "timm_vit_tiny": {"width": 192, "depth": 12, "heads": 3, "mlp_ratio": 4},
     "timm_vit_small": {"width": 384, "depth": 12, "heads": 6, "mlp_ratio": 4},
@@ -21,7 +21,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Work:
-    """One operation of a training step: multiplications and additions, values read or written, how often."""
+    """An operation of a training step: multiplications and additions, values read or written, repetitions."""
 
     name: str
     flops: int
@@ -30,14 +30,16 @@ class Work:
 
 
 def known(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The options that decide the cost, those of others' models too; None for any other kind of model."""
+    """Return the options that decide a vision transformer's cost; None for any other model."""
     found = {**SIZES.get(model, {}), **options}
     needed = ("patch", "width", "depth", "mlp_ratio", "pool")
     return {key: found[key] for key in needed} if all(key in found for key in needed) else None
 
 
 def step(options: Mapping[str, Any], image: tuple[int, int], classes: int, batch: int) -> Iterator[Work]:
-    """The operations of one step, forward and backward. options: of `known`. image: (height, width)."""
+    """Yield the operations of one step, forward and backward. options: from `known`. image: (height,
+    width).
+    """
     patch, width, depth = options["patch"], options["width"], options["depth"]
     hidden = hidden_width(width, options["mlp_ratio"])
     patches = (image[0] // patch) * (image[1] // patch)
@@ -53,9 +55,9 @@ def step(options: Mapping[str, Any], image: tuple[int, int], classes: int, batch
 
 
 def linear(name: str, rows: int, inner: int, outer: int, times: int, first: bool = False) -> Iterator[Work]:
-    """(rows, inner) x (inner, outer) forward, and the gradients of the weight and of the input.
+    """Yield (rows, inner) x (inner, outer) forward, and the gradients of the weight and of the input.
 
-    first: nobody asks for the gradient of the input.
+    first: without the gradient of the input, which the first layer does not need.
     """
     flops = 2 * rows * inner * outer
     values = rows * inner + inner * outer + rows * outer
@@ -64,9 +66,9 @@ def linear(name: str, rows: int, inner: int, outer: int, times: int, first: bool
 
 
 def attention(batch: int, tokens: int, width: int, times: int) -> Iterator[Work]:
-    """Two products forward, four backward; what lies between them is never stored.
+    """Yield two products forward and four backward, whose intermediate results are never stored.
 
-    q, k and v are read and the result written; backward these, its gradient and three more.
+    Forward reads q, k and v and writes the result; backward moves these four, their gradients and no more.
     """
     product, array = 2 * batch * tokens * tokens * width, batch * tokens * width
     yield Work("attention", 2 * product, 4 * array, times)
@@ -74,14 +76,14 @@ def attention(batch: int, tokens: int, width: int, times: int) -> Iterator[Work]
 
 
 def flops(works: Iterator[Work]) -> int:
-    """Multiplications and additions of all."""
+    """Return the multiplications and additions of all operations."""
     return sum(work.flops * work.times for work in works)
 
 
 def floor_ms(works: Iterator[Work], itemsize: int, tflop_per_s: float, gb_per_s: float) -> float:
-    """Milliseconds below which no step can be: each work takes what multiplying or what moving takes.
+    """Return the least milliseconds of a step: each operation is bound by its arithmetic or by its bytes.
 
-    itemsize: bytes of a value. The rates: what a large product and a large copy reach on the device.
+    itemsize: bytes of a value. The rates are those of a large product and a large copy on the device.
     """
     return sum(
         work.times * max(work.flops / tflop_per_s / 1e9, work.values * itemsize / gb_per_s / 1e6)

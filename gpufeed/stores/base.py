@@ -1,6 +1,6 @@
-"""What all stores share: each is built once under a lock, described by a JSON, and checked when it is opened.
+"""What all stores share: each is built once under a lock, described by a sidecar, and checked when opened.
 
-The JSON, the sidecar, stands beside the store's file and is written last: a store without it is unfinished.
+The sidecar, a JSON file beside the store, is written last: a store without it is unfinished.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from gpufeed.system.build_once import one_builder
 
 
 def info_path(path: Path) -> Path:
-    """The sidecar of the store at `path`."""
+    """Return the sidecar of the store at `path`."""
     return path.with_suffix(".json")
 
 
 def manifest_digest(manifest: Manifest) -> str:
-    """sha256 over all that a manifest says, the same on every machine and library version."""
+    """Return the sha256 of a manifest's contents, the same on every machine and library version."""
     digest = hashlib.sha256(json.dumps(asdict(manifest.info), sort_keys=True).encode())
     for column in COLUMNS:
         digest.update("\n".join(map(str, manifest.table[column].tolist())).encode() + b"\0")
@@ -44,22 +44,22 @@ class StoreInfo:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """The fields from what JSON makes of them."""
+        """Return the fields of a parsed sidecar."""
         return cls(**data)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads the sidecar of the store at `path`; raises GpufeedError if there is none that is whole."""
+        """Read the sidecar of the store at `path`; raise GpufeedError if it is missing or damaged."""
         try:
             return cls.from_json(json.loads(info_path(path).read_text()))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise cls.wrong(
-                f"no readable {info_path(path)} ({error})", f"{cls.word}, built to the end"
+                f"no readable {info_path(path)} ({error})", f"{cls.word}, built completely"
             ) from error
 
     @classmethod
     def read_for(cls, path: Path, manifest: Manifest) -> Self:
-        """As `read`; raises GpufeedError for a store of another manifest, too."""
+        """Read the sidecar; raise GpufeedError also if the store was built from another manifest."""
         info, found = cls.read(path), manifest_digest(manifest)
         if info.manifest_sha256 != found:
             raise cls.wrong(
@@ -70,13 +70,13 @@ class StoreInfo:
 
     @classmethod
     def wrong(cls, found: str, expected: object) -> GpufeedError:
-        """The error for a store that is not what its sidecar says."""
+        """Return the error for a store that does not match its sidecar."""
         remedy = f"move the folder of {cls.word} away and run the command again, which builds it again"
         return GpufeedError(found, str(expected), remedy)
 
     @classmethod
     def check_size(cls, file: Path, expected: int) -> None:
-        """Raises GpufeedError unless the file is there, of so many bytes."""
+        """Raise GpufeedError unless the file exists and has the expected size."""
         try:
             size = file.stat().st_size
         except OSError as error:
@@ -86,7 +86,7 @@ class StoreInfo:
 
     @classmethod
     def check_bytes(cls, file: Path, expected: str, alive: Callable[[], None] = lambda: None) -> None:
-        """Raises GpufeedError unless the file has this sha256. alive: as in `sha256_of`."""
+        """Raise GpufeedError unless the file has this sha256. alive: as in `sha256_of`."""
         try:
             found = sha256_of(file, alive)
         except OSError as error:
@@ -96,7 +96,9 @@ class StoreInfo:
 
     @classmethod
     def check_ids(cls, path: Path, manifest: Manifest, splits: Sequence[str], ids: Sequence) -> None:
-        """Raises GpufeedError unless the ids, arrays or lists of them, are each sample of the splits once."""
+        """Raise GpufeedError unless `ids`, a sequence of arrays or lists, hold each sample of the
+        splits once.
+        """
         expected = np.sort(np.concatenate([manifest.ids(split) for split in splits]))
         found = np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
         if not np.array_equal(found, expected):
@@ -114,7 +116,7 @@ class PartsInfo(StoreInfo):
     seed: int
 
     def of_split(self, parts: Sequence, split: str, path: Path) -> list:
-        """The parts of one split; raises GpufeedError for a split that the store was not built for."""
+        """Return the parts of one split; raise GpufeedError for a split that the store was not built for."""
         if split not in self.splits:
             raise unknown("split", split, self.splits, where=str(path))
         return [part for part in parts if part.split == split]
@@ -129,10 +131,10 @@ def build_once(
     finished: Callable[[], Info],
     asked: Mapping[str, Any] | None = None,
 ) -> Info:
-    """Has `make` build the store at `path`; then writes what it returns into the sidecar.
+    """Build the store at `path` by `make`, and write what that returns into the sidecar.
 
-    Of several processes that want the store at once, one builds it; the others take that if `finished`, which
-    opens it, finds the fields that were `asked` for. Raises GpufeedError for a full disk.
+    Of several processes that want the store at once, one builds it. The others use it if `finished`, which
+    opens it, returns the fields in `asked`. Raises GpufeedError for a full disk.
     """
     with enough_disk(path.parent), one_builder(path) as waited:
         with suppress(GpufeedError):

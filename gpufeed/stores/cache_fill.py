@@ -1,4 +1,4 @@
-"""Decodes a whole dataset into the rows of a cache, by processes or by one decoder that uses all cores."""
+"""Decode a whole dataset into the rows of a cache, by processes or by one decoder that uses all cores."""
 
 import os
 import stat
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     import torch
 
 
-class Rows:
-    """Writes batches of images into an allocated uint8 (N, H, W, 3) array file.
+class RowWriter:
+    """Write batches of images into an allocated uint8 (N, H, W, 3) array file.
 
-    What is written is there at once for every process of this node. Nobody waits for the disk here: a wait
-    in every task would count as time of its decoder. What comes from a CUDA device goes through one pinned
-    buffer of the largest batch so far, so that neither host nor device ever holds more than a batch.
+    Every process of this node sees the rows at once. Nothing here waits for the disk, since such a wait would
+    count as time of the decoder. Images from a CUDA device go through one pinned buffer as large as the
+    largest batch so far, so that neither host nor device ever holds more than a batch.
     """
 
     def __init__(self, path: Path):
@@ -41,7 +41,7 @@ class Rows:
         self.buffer: torch.Tensor | None = None  # uint8 (n, H, W, 3), pinned
 
     def write(self, ids: np.ndarray | Sequence[int], images: "np.ndarray | torch.Tensor") -> None:
-        """images: uint8 (n, H, W, 3), row i of them is sample ids[i]; ready for the current stream.
+        """Write images, uint8 (n, H, W, 3), ready for the current stream; row i is sample ids[i].
 
         Raises GpufeedError for images of another shape or dtype.
         """
@@ -50,7 +50,7 @@ class Rows:
             raise GpufeedError(
                 f"{found[1]} {found[0]} for {len(ids)} rows of a cache",
                 f"uint8 {(len(ids), *self.rows.shape[1:])}",
-                "prepare the dataset at one size, or take another decoder",
+                "prepare the dataset at one size, or use another decoder",
             )
         self.rows[ids] = images if isinstance(images, np.ndarray) else self._on_host(images)
         self.written[ids] = True
@@ -64,9 +64,9 @@ class Rows:
 
 
 def allocate(path: Path, shape: tuple[int, ...]) -> None:
-    """Makes an empty uint8 array file and reserves its blocks.
+    """Make an empty uint8 array file and reserve its blocks.
 
-    Reserved here, because a memory map that runs into a full disk later ends the process by SIGBUS.
+    Otherwise a memory map that meets a full disk later would end the process by SIGBUS.
     """
     np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
     if hasattr(os, "posix_fallocate"):
@@ -75,18 +75,18 @@ def allocate(path: Path, shape: tuple[int, ...]) -> None:
 
 
 def write_rows(path: Path, batches: Iterable[tuple[Sequence[int], "np.ndarray | torch.Tensor"]]) -> None:
-    """Fills an allocated file from (ids, images) as `Rows.write` takes them, in any order.
+    """Fill an allocated file from (ids, images) as `RowWriter.write` takes them, in any order.
 
     Raises GpufeedError if a row is left unwritten.
     """
-    rows = Rows(path)
+    rows = RowWriter(path)
     for ids, images in batches:
         rows.write(ids, images)
     if missing := len(rows.written) - int(rows.written.sum()):
         raise GpufeedError(
             f"{missing} of {len(rows.written)} samples without an image",
             "one for every sample of the manifest",
-            "build the set that the images come from again",
+            "build the store that the images come from again",
         )
 
 
@@ -105,7 +105,7 @@ class Undecodable:
 
 @lru_cache(maxsize=1)
 def decoder(name: str, threads: int, resize: tuple[int, int] | None = None) -> Decoder:
-    """This process's decoder, made once, as some take longer to set up than to decode a task.
+    """Return this process's decoder, made once, since some take longer to set up than to decode a task.
 
     resize: (height, width) to which the decoder itself resizes, if its library can. Raises Skip with the
     decoder's reason if this node lacks what it needs.
@@ -117,7 +117,7 @@ def decoder(name: str, threads: int, resize: tuple[int, int] | None = None) -> D
 def fill_in_processes(
     manifest: Manifest, decoder_name: str, target: Path, processes: int
 ) -> Iterator[Undecodable]:
-    """Decodes every image into its row of `target`, a task a process; yields those that failed."""
+    """Decode every image into its row of `target` in several processes; yield those that failed."""
     files = manifest.paths()
     starts = range(0, len(files), CHUNK)
     chunks = [files[start : start + CHUNK] for start in starts]
@@ -130,20 +130,20 @@ def fill_in_processes(
 
 
 def fill_made(manifest: Manifest, target: Path) -> Iterator[Undecodable]:
-    """Fill the rows as `fill_in_processes` does, with images that no file holds; no decoding, no failure."""
-    rows = Rows(target)
+    """Fill the rows with images that no file holds; nothing is decoded, and none fails."""
+    rows = RowWriter(target)
     for row in tqdm(range(len(manifest)), unit="image", desc=f"making {manifest.info.dataset}"):
         rows.write([row], manifest.pixels(row)[None])
     yield from ()
 
 
 def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Undecodable]:
-    """As `fill_in_processes`, with a decoder whose one call uses all the cores it may, or the GPU.
+    """Do what `fill_in_processes` does with a decoder that uses all its cores, or the GPU, in one call.
 
     A thread reads the files of the next call while this one decodes.
     """
-    files, rows = manifest.paths(), Rows(target)
-    # by the size of the files' images: they are decoded before they are resized
+    files, rows = manifest.paths(), RowWriter(target)
+    # by the size of the images in the files, which are decoded before they are resized
     pixels = manifest.table["height"].to_numpy(np.int64) * manifest.table["width"].to_numpy(np.int64)
     chunks = list(calls(pixels.tolist()))
     with (
@@ -159,7 +159,7 @@ def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Un
 
 
 def named(manifest: Manifest, failures: list[tuple[int, str]]) -> Iterator[Undecodable]:
-    """(row, reason) with the row's path instead of its number."""
+    """Yield each failure, (row, reason), with the path of its row."""
     for row, reason in failures:
         yield Undecodable(manifest.table["path"].iloc[row], reason)
 
@@ -178,12 +178,12 @@ def calls(pixels: list[int]) -> Iterator[slice]:
 def decode_task(
     decoder_name: str, target: Path, resize: tuple[int, int] | None, start: int, files: list[Path]
 ) -> list[tuple[int, str]]:
-    """`decode_rows` for a decoding process."""
-    return decode_rows(decoder(decoder_name, 1, resize), Rows(target), resize, start, read_files(files))
+    """Call `decode_rows` in a decoding process."""
+    return decode_rows(decoder(decoder_name, 1, resize), RowWriter(target), resize, start, read_files(files))
 
 
 def read_files(files: list[Path]) -> list[bytes | str]:
-    """The content of each file, or the reason why it cannot be read."""
+    """Return the content of each file, or the reason why it cannot be read."""
     return [read_or_reason(file) for file in files]
 
 
@@ -201,9 +201,9 @@ def read_or_reason(file: Path) -> bytes | str:
 
 
 def decode_rows(
-    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, start: int, read: list[bytes | str]
+    decoder: Decoder, rows: RowWriter, resize: tuple[int, int] | None, start: int, read: list[bytes | str]
 ) -> list[tuple[int, str]]:
-    """Decodes what was read into the rows from `start` on; returns (row, reason) of the failures.
+    """Decode what was read into the rows from `start` on; return (row, reason) of the failures.
 
     resize: the size of the rows, to which other images are resized; None counts them as failed.
     """
@@ -215,9 +215,9 @@ def decode_rows(
 
 
 def decode_on_host(
-    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
+    decoder: Decoder, rows: RowWriter, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
 ) -> Iterator[tuple[int, str]]:
-    """Decodes files into the rows `ids`; yields (row, reason) of the failures."""
+    """Decode files into the rows `ids`; yield (row, reason) of the failures."""
     decoded, shape = decoder.decode(files), rows.rows.shape[1:]
     for row, image, outcome in zip(ids, decoded.images, decoded.outcomes, strict=True):
         if image is None:
@@ -229,9 +229,11 @@ def decode_on_host(
 
 
 def decode_on_device(
-    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
+    decoder: Decoder, rows: RowWriter, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
 ) -> Iterator[tuple[int, str]]:
-    """As `decode_on_host`, into one batch on the decoder's device that is copied to the host at once."""
+    """Do what `decode_on_host` does by way of one batch on the decoder's device, copied to the host
+    at once.
+    """
     import torch
 
     images = torch.empty((len(files), *rows.rows.shape[1:]), dtype=torch.uint8, device=decoder.device)
@@ -249,9 +251,9 @@ def decode_on_device(
 
 
 def resize_into(out: "torch.Tensor", decoded: DeviceDecoded) -> list[Outcome]:
-    """Writes images of any size into the rows of out, uint8 (N, H, W, 3); returns their outcomes.
+    """Write images of any size into the rows of out, uint8 (N, H, W, 3); return their outcomes.
 
-    torchvision's bilinear resize with antialiasing, which is what Pillow's is on the host.
+    It is torchvision's antialiased bilinear resize, which matches Pillow's on the host.
     """
     from torchvision.transforms.v2 import functional
 
@@ -267,7 +269,7 @@ def resize_into(out: "torch.Tensor", decoded: DeviceDecoded) -> list[Outcome]:
 def fill_scaled(
     manifest: Manifest, decoder_name: str, target: Path, short_side: int, processes: int
 ) -> Iterator[Undecodable]:
-    """Writes every image to its place in `target`; yields those that nobody can decode."""
+    """Decode and resize every image to its place in `target`; yield those that nobody can decode."""
     images, files = ScaledImages.of(manifest, short_side), manifest.paths()
     starts = range(0, len(files), CHUNK)
     chunks = [files[start : start + CHUNK] for start in starts]
@@ -292,7 +294,7 @@ def scale_task(
 ) -> list[tuple[int, str]]:
     """Decode and resize a chunk of files into their places; return (row, reason) of those that failed.
 
-    places: of each file its bytes in the cache, the size that it has there, and that of the manifest.
+    places: for each file its bytes in the cache, its size there, and its size in the manifest.
     """
     pixels, failures, ours = np.load(target, mmap_mode="r+"), [], decoder(decoder_name, 1)
     for row, (data, (place, size, original)) in enumerate(zip(read_files(files), places, strict=True), start):

@@ -20,11 +20,10 @@ class CacheInfo(StoreInfo):
     """What the sidecar says. sha256: of the whole .npy file; shape: (N, H, W, 3), uint8, or the
     bytes of all images where these differ in size (scaled_cache.py).
 
-    tolerance: of whatever decoded the pixels, which for strips is one of several libraries; None in sidecars
-    that were written before it stood here.
+    tolerance: of the decoder of the pixels, which for strips is one of several libraries; None in older
+    sidecars.
 
-    asked_for, because: the decoder that should have built it and the sentence that says why it could
-    not, None where the one that was asked for did.
+    asked_for, because: the decoder that was requested and why it could not run; None if it built the cache.
 
     quarantined: [{"path", "reason"}] of the files that cannot be decoded; their rows are black. Empty for a
     prepared dataset, whose manifest has no such files.
@@ -49,7 +48,7 @@ class CacheInfo(StoreInfo):
 
 
 def open_cache(path: str | Path, manifest: Manifest, verify: bool = False) -> np.memmap:
-    """The cached pixels, read-only uint8 (N, H, W, 3), row i = sample id i.
+    """Return the cached pixels, read-only uint8 (N, H, W, 3), row i = sample id i.
 
     Checks shape and manifest; with verify=True also every byte. Raises GpufeedError if one differs.
     """

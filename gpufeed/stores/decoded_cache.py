@@ -27,7 +27,7 @@ from gpufeed.stores.cache_format import CacheInfo, open_cache
 from gpufeed.stores.scaled_cache import ScaledImages, short_side_of
 
 SHOWN = 20  # undecodable images in an error message; the log has them all
-FALLBACKS = ("simplejpeg", "pillow")  # where the decoder that was asked for cannot run, the fastest first
+FALLBACKS = ("simplejpeg", "pillow")  # for the decoder that cannot run here, the fastest first
 
 log = logging.getLogger("gpufeed")
 
@@ -35,25 +35,25 @@ log = logging.getLogger("gpufeed")
 def build_or_fall_back(
     manifest: Manifest, decoder_name: str, path: str | Path, workers: int = 1
 ) -> CacheInfo:
-    """As `build`; where this node cannot run the decoder, the first of FALLBACKS that it can builds.
+    """Build the cache by the decoder, or by the first of FALLBACKS that this node can run.
 
-    The log and the sidecar (asked_for, because) then say so.
+    The log and the sidecar (asked_for, because) record a fallback. Raises as `build` does.
     """
     name, because = able(decoder_name, workers, manifest.info.resize)
     return build(manifest, name, path, workers, decoder_name if because else None, because)
 
 
 def build_named(manifest: Manifest, path: str | Path, workers: int = 1) -> CacheInfo:
-    """As `build_or_fall_back`, by the decoder that the file is called by; or of images of one short side."""
+    """Build the cache that the file's name asks for: by the decoder of that name, or of one short side."""
     if short_side := short_side_of(Path(path)):
         return build_scaled(manifest, path, short_side, workers)
     return build_or_fall_back(manifest, Path(path).stem, path, workers)
 
 
 def build_scaled(manifest: Manifest, path: str | Path, short_side: int, workers: int) -> CacheInfo:
-    """Builds the cache of images of one short side, whole or not at all; raises as `build` does.
+    """Build the cache of images of one short side, whole or not at all; raise as `build` does.
 
-    The first of FALLBACKS that this node has decodes them, on the CPU.
+    The first of FALLBACKS that this node can run decodes them on the CPU.
     """
     name = next(filter(runs, FALLBACKS))
     ours = decoder(name, 1)
@@ -68,7 +68,7 @@ def build_scaled(manifest: Manifest, path: str | Path, short_side: int, workers:
 
 
 def able(decoder_name: str, workers: int, resize: tuple[int, int] | None = None) -> tuple[str, str | None]:
-    """Choose the decoder for this node: the given one and None, or the first of FALLBACKS and the reason."""
+    """Return the decoder to use on this node: the given one and None, or a fallback and the reason."""
     try:
         decoder(decoder_name, threads_of(decoder_name, workers), resize)
     except Skip as skip:
@@ -79,7 +79,7 @@ def able(decoder_name: str, workers: int, resize: tuple[int, int] | None = None)
 
 
 def runs(decoder_name: str) -> bool:
-    """Whether this node can run a decoder."""
+    """Return whether this node can run a decoder."""
     try:
         decoder(decoder_name, 1)
     except Skip:
@@ -88,7 +88,7 @@ def runs(decoder_name: str) -> bool:
 
 
 def threads_of(decoder_name: str, workers: int) -> int:
-    """Threads of one decoder: one where several processes each have a decoder."""
+    """Return the threads of one decoder: 1 if several processes each have a decoder."""
     return 1 if load("decoder", decoder_name).parallel == "processes" else workers
 
 
@@ -102,13 +102,13 @@ def build(
     durable: bool = True,
     max_quarantined_share: float | None = None,
 ) -> CacheInfo:
-    """Decodes the whole dataset into `path`, whole or not at all, and writes its sidecar.
+    """Decode the whole dataset into `path`, whole or not at all, and write its sidecar.
 
     workers: cores to use, by as many processes or by the decoder's own threads (Decoder.parallel); 1
-    decodes in this process. asked_for, because: see CacheInfo. durable: waits, once at the end, until the
+    decodes in this process. asked_for, because: see CacheInfo. durable: wait, once at the end, until the
     disk has the pixels. max_quarantined_share: share of the images that may be undecodable; the sidecar
     lists them. None is for a prepared dataset, where each is an error. If another process is building the
-    same cache, its cache is taken.
+    same cache, its cache is used.
 
     Raises GpufeedError for images of several sizes, images that cannot be decoded (all are listed in the
     log), a full disk, a dead worker and a decoder that this node lacks.
@@ -119,7 +119,7 @@ def build(
         raise GpufeedError(
             str(skip),
             f"a node that can run decoder {decoder_name}",
-            "build on such a node, or take another decoder",
+            "build on such a node, or use another decoder",
         ) from skip
 
     def fill(target: Path) -> list[dict[str, str]]:
@@ -151,7 +151,7 @@ def build_from_rows(
     tolerance: Tolerance | None = None,
     durable: bool = True,
 ) -> CacheInfo:
-    """Builds the cache from images that somebody else decodes, such as the images of strips.
+    """Build the cache from images that are decoded elsewhere, such as those of strips.
 
     batches: (ids, images), in any order, each sample once; images is a uint8 (n, H, W, 3) array, or
     tensor on any device, whose row i is sample ids[i]. tolerance: of the images against Pillow's; None
@@ -176,10 +176,10 @@ def store(
     durable: bool,
     shape: tuple[int, ...] | None = None,
 ) -> CacheInfo:
-    """Has `fill` write the pixels into a file beside `path`; puts it in place with, last, its sidecar.
+    """Have `fill` write the pixels into a partial file; move that to `path` and write the sidecar.
 
     `fill` returns the images that it could not decode, for CacheInfo.quarantined. source: the fields of
-    CacheInfo that say where the pixels come from. shape: of the array; None where all images are of one size.
+    CacheInfo that say where the pixels come from. shape: of the array; None if all images are of one size.
     Of several processes that want the cache at once, one builds it and the others use it.
     """
     shape = shape or (len(manifest), *manifest.image_size(), 3)
@@ -218,7 +218,7 @@ def check_share(quarantined: list[dict[str, str]], count: int, max_share: float)
 
 
 def cannot_decode(undecodable: list[Undecodable], count: int) -> GpufeedError:
-    """The error that lists the images which nobody can decode; the log gets the whole list."""
+    """Return the error that lists the images that nobody can decode; log the whole list."""
     lines = [f"{image.path}: {image.reason}" for image in undecodable]
     for line in lines:
         log.error("cannot be decoded: %s", line)

@@ -1,12 +1,12 @@
-"""Builds the .beton file of a dataset.
+"""Build the .beton file of a dataset.
 
-Images of one size: FFCV takes no notice of what libjpeg-turbo says of a file: one that it refuses becomes
-whatever the memory held before. So each is decoded here as FFCV will do it, and stands as it is if that gives
-Pillow's pixels. Of every other file Pillow's pixels are stored, which is FFCV's other form of an image. The
+Images of one size: FFCV ignores libjpeg-turbo's errors, so a file that libjpeg-turbo refuses yields whatever
+the memory held before. So each file is decoded here as FFCV will do it, and is stored unchanged if that gives
+Pillow's pixels. Otherwise its pixels by Pillow are stored, which is FFCV's other form of an image. The .beton
 file has the same bytes on every machine.
 
-Images of several sizes (photographs): as FFCV's own writer stores them with its settings for ImageNet
-(`rewritten`), from Pillow's pixels. Their JPEGs are those of this machine's OpenCV.
+Images of several sizes (photographs): stored from Pillow's pixels as FFCV's own writer does with its settings
+for ImageNet (`rewritten`). This machine's OpenCV encodes their JPEGs.
 """
 
 import os
@@ -40,15 +40,14 @@ from gpufeed.stores.ffcv_store import (
 )
 from gpufeed.system.processes import run
 
-TO_RGB = JPEG_KINDS | {"jpeg RGB"}  # that libjpeg-turbo turns into RGB by itself; simplejpeg does CMYK, too
+TO_RGB = JPEG_KINDS | {"jpeg RGB"}  # libjpeg-turbo itself turns these into RGB; simplejpeg also takes CMYK
 
 
 def build(manifest: Manifest, path: str | Path, workers: int = 1) -> BetonInfo:
-    """Writes all samples, by their ids, into `path`, whole or not at all, and its sidecar.
+    """Write all samples, by their ids, into `path`, whole or not at all, and its sidecar.
 
-    workers: processes that read and decode. Where another process builds the same file at this moment, that
-    one is taken. Raises GpufeedError for an image that cannot be read or decoded, a full disk and a dead
-    worker.
+    workers: processes that read and decode. If another process is building the same file, that one is used.
+    Raises GpufeedError for an image that cannot be read or decoded, a full disk and a dead worker.
     """
     path = Path(path)
 
@@ -70,13 +69,13 @@ def build(manifest: Manifest, path: str | Path, workers: int = 1) -> BetonInfo:
 
 
 def one_size(manifest: Manifest) -> tuple[int, int] | None:
-    """Return (height, width) of all images; None where they differ, and are not resized."""
+    """Return (height, width) of all images; None if they differ and are not resized."""
     several = manifest.info.resize is None and len(np.unique(manifest.sizes(), axis=0)) > 1
     return None if several else manifest.image_size()
 
 
 def samples(manifest: Manifest, one: tuple[int, int] | None, page: int, workers: int) -> Iterator[Stored]:
-    """Each sample by its id; one: as one_size."""
+    """Yield each sample in the order of the ids. one: from `one_size`."""
     files = [os.fspath(file) for file in manifest.paths()]
     starts = range(0, len(files), CHUNK)
     chunks = [files[start : start + CHUNK] for start in starts]
@@ -94,20 +93,20 @@ def samples(manifest: Manifest, one: tuple[int, int] | None, page: int, workers:
 
 def rewritten_chunk(files: list[str], first: int, sizes: list[list[int]]) -> list[Stored]:
     """Return several files as FFCV's writer stores them. first: sample id of the first; sizes: of each."""
-    cv2.setNumThreads(1)  # the processes are as many as the cores
+    cv2.setNumThreads(1)  # there is a process for each core
     each = enumerate(zip(files, sizes, strict=True), first)
     return [rewritten(number, decoded(file, read_file(file), tuple(size))) for number, (file, size) in each]
 
 
 def stored_chunk(files: list[str], size: tuple[int, int], resize: bool, page: int) -> list[Stored]:
-    """As `stored`, for several files."""
+    """Return what `stored` returns for several files."""
     return [stored(file, size, resize, page) for file in files]
 
 
 def stored(file: str, size: tuple[int, int], resize: bool, page: int) -> Stored:
-    """JPEG and the file as it is, or PIXELS and those of Pillow, of (height, width) `size`.
+    """Return the unchanged file as JPEG, or Pillow's pixels of (height, width) `size` as PIXELS.
 
-    Raises GpufeedError that names a file which cannot be read, decoded, or has another size unless `resize`.
+    Raises GpufeedError naming a file that cannot be read or decoded, or has another size without `resize`.
     """
     data = read_file(file)
     image = decoded(file, data, size, resize)
@@ -130,7 +129,7 @@ def decoded(file: str, data: bytes, size: tuple[int, int], resize: bool = False)
 
 
 def decodes_alike(data: bytes, image: np.ndarray) -> bool:
-    """Whether libjpeg-turbo, asked as FFCV asks it, decodes a file to `image`, without a word of warning."""
+    """Return whether libjpeg-turbo, called as FFCV calls it, decodes a file to `image` without a warning."""
     header = read_header(data)
     if header is None or header.kind not in TO_RGB:
         return False

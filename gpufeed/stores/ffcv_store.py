@@ -1,8 +1,8 @@
 """A dataset's .beton file, in FFCV's format of version 2, and its sidecar, which is written last.
 
 The file has a header, fields, a row for each sample, pages of data and a table of the data.
-Source: ffcv/types.py, ffcv/writer.py and ffcv/memory_allocator.py of FFCV 1.0.2, whose own writer encodes
-images again, needs FFCV on the node that prepares a dataset, and waits for ever for a worker that has died.
+Source: ffcv/types.py, ffcv/writer.py and ffcv/memory_allocator.py of FFCV 1.0.2. FFCV's own writer re-encodes
+images, must be installed on the node that prepares a dataset, and hangs if a worker dies.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from gpufeed.decoders.base import Tolerance
 from gpufeed.stores.base import StoreInfo
 from gpufeed.system import random_draws
 
-PAGE = 2**23  # bytes: FFCV's own; data of one sample lie in one page
+PAGE = 2**23  # bytes, FFCV's default; the data of a sample lie in one page
 JPEG, PIXELS = 0, 1  # of a row's mode
 HEADER = np.dtype(
     [
@@ -26,7 +26,7 @@ HEADER = np.dtype(
         ("fields", "<u2"),
         ("page", "<u4"),
         ("samples", "<u8"),
-        ("table", "<u8"),  # where the table of the data stands
+        ("table", "<u8"),  # offset of the table of the data
     ],
     align=True,
 )
@@ -38,7 +38,7 @@ FIELDS = np.array([(2, "image", 0), (1, "label", 0)], dtype=FIELD)  # an RGBImag
 
 
 def page_for(pixels: int) -> int:
-    """Bytes of a page in which an image of so many bytes has room: a power of two."""
+    """Return the bytes of a page that holds an image of so many bytes, a power of two."""
     return max(PAGE, 1 << (pixels - 1).bit_length())
 
 
@@ -52,7 +52,7 @@ class Stored(NamedTuple):
 
 
 def write_beton(path: Path, samples: Iterable[Stored], labels: np.ndarray, page: int) -> int:
-    """Writes a file of images; returns how many of them are JPEGs.
+    """Write a file of images; return how many of them are JPEGs.
 
     samples: by their ids, at most `page` bytes each. labels: int64 (n,). page: bytes.
     """
@@ -77,7 +77,7 @@ def write_beton(path: Path, samples: Iterable[Stored], labels: np.ndarray, page:
 
 
 def aligned(place: int, page: int) -> int:
-    """The first start of a page from a place on."""
+    """Return the first start of a page at or after a place."""
     return -(-place // page) * page
 
 
@@ -90,8 +90,8 @@ FORM_DRAW = 1  # of a sample; 0 chooses the samples that the equivalence check c
 def rewritten(sample_id: int, image: np.ndarray) -> Stored:
     """Return uint8 (H, W, 3) as FFCV's writer stores it with its settings for ImageNet.
 
-    Its long side has at most MAX_RESOLUTION pixels, by OpenCV's INTER_AREA. Chance decides whether it is a
-    JPEG or pixels; here it is a function of the sample id. Source: ffcv/fields/rgb_image.py.
+    Its long side has at most MAX_RESOLUTION pixels, by OpenCV's INTER_AREA. FFCV decides at random whether it
+    stores a JPEG or pixels; here the sample id decides. Source: ffcv/fields/rgb_image.py.
     """
     height, width = image.shape[:2]
     ratio = MAX_RESOLUTION / max(height, width)
@@ -106,8 +106,9 @@ def rewritten(sample_id: int, image: np.ndarray) -> Stored:
     return Stored(JPEG, height, width, data.tobytes())
 
 
-# FFCV asks libjpeg-turbo for its fast transform: at most 6 off, and 1.9 in the mean over an image (0.95 over
-# all), in 22,000 images of Tiny ImageNet; up to 13 in synthetic ones of quality 95, 90 in noise of 100.
+# FFCV uses libjpeg-turbo's fast transform. Its error in 22,000 images of Tiny ImageNet is at most 6, and at
+# most 1.9 in the mean over an image (0.95 over all); up to 13 in synthetic ones of quality 95, 90 in noise of
+# 100.
 TOLERANCE = Tolerance(16, 3.0)
 
 
@@ -115,8 +116,8 @@ TOLERANCE = Tolerance(16, 3.0)
 class BetonInfo(StoreInfo):
     """What the sidecar says. jpegs: samples that are JPEGs, the others are pixels.
 
-    size: of the .beton file, in bytes. max_resolution: most pixels of a long side, where images were scaled
-    down to it and encoded again; None where JPEGs are the files that they were.
+    size: of the .beton file, in bytes. max_resolution: the long side in pixels to which larger images were
+    scaled down before they were encoded again; None if JPEGs are the unchanged files.
     """
 
     word: ClassVar[str] = "the .beton file"
@@ -129,7 +130,7 @@ class BetonInfo(StoreInfo):
 
     @property
     def in_words(self) -> str | None:
-        """Return how the images were changed, for a reader of what was measured; None where they were not."""
+        """Return a description of how the images were changed; None if they were not."""
         if self.max_resolution is None:
             return None
         return (
@@ -139,7 +140,9 @@ class BetonInfo(StoreInfo):
 
 
 def open_beton(path: str | Path, manifest: Manifest) -> BetonInfo:
-    """What the file `path` holds; raises GpufeedError unless it is there, whole in size, of this manifest."""
+    """Read the sidecar of the file `path`; raise GpufeedError unless its size and manifest are as
+    expected.
+    """
     path = Path(path)
     info = BetonInfo.read_for(path, manifest)
     info.check_size(path, info.size)
@@ -147,7 +150,7 @@ def open_beton(path: str | Path, manifest: Manifest) -> BetonInfo:
 
 
 def verify_bytes(path: str | Path, manifest: Manifest, alive: Callable[[], None] = lambda: None) -> None:
-    """Reads the whole file; raises GpufeedError unless it is the one that was built.
+    """Read the whole file; raise GpufeedError unless its sha256 is that in the sidecar.
 
     alive: as in `sha256_of`.
     """

@@ -1,8 +1,8 @@
-"""A cache for datasets of several sizes: every image decoded once, its short side brought to one length.
+"""A cache for datasets of several sizes: every image decoded once, its short side scaled to one length.
 
 `cache/short256.npy` holds the pixels end to end, uint8, in sample id order; heights, widths and offsets
-follow from the manifest. Images whose short side is shorter stay as they are. cache_fill.py decodes them, and
-Pillow resizes, as the reference does.
+follow from the manifest. Images with a shorter short side keep their size. cache_fill.py decodes them, and
+Pillow resizes them, as in the reference.
 """
 
 import re

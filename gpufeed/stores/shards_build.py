@@ -1,7 +1,7 @@
-"""Builds the shard set of a dataset: its files as they are, dealt at random to tar files.
+"""Build the shard set of a dataset: its unchanged files, dealt at random to tar files.
 
-The same manifest and seed give the same bytes on every machine. A build that was stopped goes on: shards that
-are finished are listed in a journal, and kept if they still have their sha256.
+The same manifest and seed give the same bytes on every machine. A build that was stopped is resumed: a
+journal lists the finished shards, which are kept if they still have their sha256.
 """
 
 import io
@@ -24,14 +24,14 @@ from gpufeed.stores.base import build_once, manifest_digest
 from gpufeed.stores.shards_store import Shard, ShardsInfo, open_shards, sample_name
 from gpufeed.system.processes import run
 
-# Whole shards are shared among worker processes: 64 are as many for each of 1, 2, 4, 8, 16, 32 or 64 of them.
+# Worker processes share whole shards: 64 divide evenly among 1, 2, 4, 8, 16, 32 or 64 of them.
 SHARDS_PER_SPLIT = 64
-MOST_BYTES = 2**28  # of the files in one shard: more are dealt to more shards
+MOST_BYTES = 2**28  # of the files in one shard; a larger split has more shards
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A shard that is to be: its samples in their order."""
+    """A shard to write: its samples in their order."""
 
     name: str
     split: str
@@ -46,11 +46,11 @@ def build(
     workers: int = 1,
     seed: int = 0,
 ) -> ShardsInfo:
-    """Writes the shards of `splits` (None: all) beside `path` and, last, their index at `path`.
+    """Write the shards of `splits` (None: all) beside `path` and, last, their index at `path`.
 
-    shards_per_split: at least so many of each, if it has as many samples. workers: processes that write.
-    Where another process builds the same set at this moment, that one is taken. Raises GpufeedError for
-    numbers below one, a file that cannot be read, a full disk and a dead worker.
+    shards_per_split: at least so many for each split, if it has as many samples. workers: processes that
+    write. If another process is building the same set, that one is used. Raises GpufeedError for numbers
+    below one, a file that cannot be read, a full disk and a dead worker.
     """
     if shards_per_split < 1:
         raise GpufeedError(f"{shards_per_split} shards a split", "at least one", "ask for one or more")
@@ -64,7 +64,7 @@ def build(
         shards = write_shards(manifest, plan, path, made_of, workers)
         own = {path.with_name(shard.name) for shard in shards}
         for other in {*path.parent.glob("*.tar"), *path.parent.glob("*.tar.*.partial")} - own:
-            other.unlink(missing_ok=True)  # of an earlier set, or of a build that was killed
+            other.unlink(missing_ok=True)  # of an earlier set or a killed build
         return ShardsInfo(**made_of, shards=shards)
 
     info = build_once(path, make, lambda: open_shards(path, manifest).info, asked)
@@ -73,7 +73,7 @@ def build(
 
 
 def planned(manifest: Manifest, splits: Sequence[str], least: int, seed: int) -> Iterator[Planned]:
-    """The shards of each split, as long as each other: a random deal, so that none is of one class."""
+    """Yield the shards of each split, of equal length; samples are dealt at random, to mix the classes."""
     paths = manifest.paths()
     for number, split in enumerate(splits):
         ids = np.random.default_rng([seed, number]).permutation(manifest.ids(split))
@@ -84,7 +84,7 @@ def planned(manifest: Manifest, splits: Sequence[str], least: int, seed: int) ->
 
 
 def file_size(path: Path) -> int:
-    """Bytes of a file; 0 of one that is not there, which is told when it is read."""
+    """Return the size of a file in bytes; 0 if it is missing, which is an error only when it is read."""
     with suppress(OSError):
         return path.stat().st_size
     return 0
@@ -93,7 +93,7 @@ def file_size(path: Path) -> int:
 def write_shards(
     manifest: Manifest, plan: list[Planned], path: Path, made_of: dict, workers: int
 ) -> list[Shard]:
-    """Writes what is missing of the plan and returns all of it, in its order."""
+    """Write what is missing of the plan and return all of it, in its order."""
     done = journal(path, made_of)
     for shard in plan:
         if (found := done.get(shard.name)) and not still_there(found, shard, path):
@@ -117,19 +117,19 @@ def write_shards(
 
 
 def still_there(found: Shard, shard: Planned, path: Path) -> bool:
-    """Whether a shard of the journal is the planned one, whole."""
+    """Return whether a shard of the journal is the planned one, and its file is undamaged."""
     with suppress(OSError):
         return found.ids == shard.ids and sha256_of(path.with_name(found.name)) == found.sha256
     return False
 
 
 def journal_path(path: Path) -> Path:
-    """Where the finished shards of a build that goes on are listed."""
+    """Return the path of the list of finished shards, by which a stopped build is resumed."""
     return path.with_suffix(".journal")
 
 
 def journal(path: Path, made_of: dict) -> dict[str, Shard]:
-    """The shards that an earlier build of the same set finished, by name, up to a line that was cut off."""
+    """Return the shards that an earlier build of the same set finished, by name, up to a damaged line."""
     found = {}
     with suppress(OSError, ValueError, TypeError):
         head, *lines = journal_path(path).read_text().splitlines()
@@ -147,7 +147,7 @@ def note(notes, line: dict) -> None:
 
 
 def write_shard(target: Path, files: list[str], names: list[str]) -> tuple[int, str]:
-    """Writes files under the given names into a tar file, whole or not at all; returns its bytes and sha256.
+    """Write files under the given names into a tar file, whole or not at all; return its size and sha256.
 
     Times, owners and modes are the same for all. Raises GpufeedError for a file that cannot be read.
     """
@@ -159,7 +159,7 @@ def write_shard(target: Path, files: list[str], names: list[str]) -> tuple[int, 
 
 
 def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    """One member with fixed attributes."""
+    """Add a member with fixed attributes."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = len(data), 0o644
     tar.addfile(member, io.BytesIO(data))

@@ -16,7 +16,7 @@ from gpufeed.stores.base import PartsInfo
 
 @dataclass(frozen=True)
 class Shard:
-    """One tar file. name: beside the index; ids: its samples in their order; size: in bytes."""
+    """One tar file. name: of the file, beside the index; ids: its samples in order; size: in bytes."""
 
     name: str
     split: str
@@ -41,28 +41,28 @@ class ShardsInfo(PartsInfo):
 
 @dataclass(frozen=True)
 class ShardSet:
-    """An opened shard set. Holds no file open, so that worker processes can have it."""
+    """An opened shard set. It holds no open file, so that it can be sent to worker processes."""
 
     path: Path
     info: ShardsInfo
 
     def of_split(self, split: str) -> list[Shard]:
-        """The shards of one split; raises GpufeedError for a split that the set was not built for."""
+        """Return the shards of one split; raise GpufeedError for a split that the set was not built for."""
         return self.info.of_split(self.info.shards, split, self.path)
 
     def file(self, shard: Shard) -> Path:
-        """Where a shard stands."""
+        """Return the path of a shard."""
         return self.path.with_name(shard.name)
 
 
 def sample_name(sample_id: int, path: str) -> str:
-    """The name in its shard of the sample whose file is `path`. What follows the first dot is its kind."""
+    """Return a sample's name in its shard, with the suffix of its file `path`."""
     kind = Path(path).suffix.lower().removeprefix(".")
     return f"{sample_id:09d}.{kind or 'bin'}"
 
 
 def open_shards(path: str | Path, manifest: Manifest, verify: bool = False) -> ShardSet:
-    """Opens the shard set whose index is `path`.
+    """Open the shard set whose index is `path`.
 
     Checks the manifest, the size of each shard, and that every sample of the splits stands in one shard; with
     verify=True also every byte. Raises GpufeedError if something differs.
@@ -80,7 +80,7 @@ def open_shards(path: str | Path, manifest: Manifest, verify: bool = False) -> S
 
 
 def verify_bytes(shards: ShardSet, alive: Callable[[], None] = lambda: None) -> None:
-    """Reads every shard; raises GpufeedError unless it is the one that was built.
+    """Read every shard; raise GpufeedError unless its sha256 is that in the index.
 
     alive: as in `sha256_of`.
     """
@@ -89,11 +89,11 @@ def verify_bytes(shards: ShardSet, alive: Callable[[], None] = lambda: None) -> 
 
 
 def verify(path: str | Path, manifest: Manifest, alive: Callable[[], None] = lambda: None) -> None:
-    """As `verify_bytes`, of the shard set that `open_shards` opens."""
+    """Open the shard set at `path` and check every byte, as `verify_bytes` does."""
     verify_bytes(open_shards(path, manifest), alive)
 
 
 def files_of_split(path: str | Path, manifest: Manifest, split: str) -> list[Path]:
-    """The shards that hold a split."""
+    """Return the shards that hold a split."""
     opened = open_shards(path, manifest)
     return [opened.file(shard) for shard in opened.of_split(split)]

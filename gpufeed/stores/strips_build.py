@@ -1,8 +1,8 @@
-"""Builds the strip set of a dataset: groups its files by kind, joins them, and proves every strip.
+"""Build the strip set of a dataset: group its files by kind, join them, and verify every strip.
 
 Files are read twice, once to learn their kinds and once to join them, so that memory is bounded by a
-few strips whatever the number of files and kinds. A strip is kept only if it decodes to the very pixels
-of its files; a file that does not survive this is left over, with the reason.
+few strips whatever the number of files and kinds. A strip is kept only if it decodes to exactly the pixels
+of its files; a file that fails this is left over, with the reason.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ UNEQUAL = "it decodes to other pixels in a strip than alone"
 
 @dataclass(frozen=True)
 class Group:
-    """Where a file belongs: the digest of its kind, and how many of that kind a strip may hold."""
+    """Files that can share a strip: the digest of their kind, and how many of them a strip may hold."""
 
     kind: bytes
     capacity: int
@@ -49,9 +49,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Joined:
-    """What became of the files of one strip, by their place in the list that was asked for.
+    """The result of joining files to one strip; places are indices into the list of files.
 
-    data: the strip, empty if none was left; kept: places of its images; failures: (place, reason).
+    data: the strip, empty if it holds no file; kept: places of its images; failures: (place, reason).
     """
 
     data: bytes
@@ -64,7 +64,7 @@ class Joined:
 
 @dataclass
 class Totals:
-    """What is known of the set while its strips are written. left_over: reason -> ids."""
+    """Totals of the set while its strips are written. left_over: reason -> ids."""
 
     left_over: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     strips: list[Strip] = field(default_factory=list)
@@ -82,19 +82,18 @@ def build(
     workers: int = 1,
     seed: int = 0,
 ) -> StripsInfo:
-    """Writes the strips of `splits` (None: all) into `path`, their index and, last, their sidecar.
+    """Write the strips of `splits` (None: all) into `path`, their index and, last, their sidecar.
 
-    Samples are dealt to strips at random, by `seed`, within split and kind: a strip is then a fair draw
-    from its split, where manifest order would fill it with one class. workers: processes that join.
-    Where another process builds the same set at this moment, that one is taken. Raises GpufeedError for
-    numbers below one, an unknown split, a full disk and a dead worker.
+    Samples are dealt to strips at random, by `seed`, within split and kind, since manifest order would fill a
+    strip with one class. workers: processes that join. If another process is building the same set, that one
+    is used. Raises GpufeedError for numbers below one, an unknown split, a full disk and a dead worker.
     """
     if images_per_strip < 1:
         raise GpufeedError(f"{images_per_strip} images a strip", "at least one", "ask for one or more")
     path = Path(path)
     splits = list(dict.fromkeys(manifest.table["split"] if splits is None else splits))
     if not splits:
-        raise GpufeedError("no split", "at least one", "name a split, or none at all for every split")
+        raise GpufeedError("no split", "at least one", "name a split, or leave `splits` out for all of them")
     ids = {split: manifest.ids(split) for split in splits}
     asked = {"splits": splits, "seed": seed, "images_per_strip": images_per_strip}
 
@@ -123,7 +122,7 @@ def build(
 
 @dataclass(frozen=True)
 class Planned:
-    """The samples that shall stand in one strip."""
+    """The samples of one strip to be written."""
 
     split: str
     kind: bytes
@@ -138,7 +137,7 @@ def group(
     seed: int,
     totals: Totals,
 ) -> Iterator[Planned]:
-    """Yields which samples shall stand together; notes the others in totals.left_over."""
+    """Yield the samples of each strip; note those of no strip in totals.left_over."""
     for number, (split, split_ids) in enumerate(ids.items()):
         order = np.random.default_rng([seed, number]).permutation(split_ids).tolist()
         groups: dict[Group, list[int]] = defaultdict(list)
@@ -154,7 +153,7 @@ def group(
 
 
 def survey(manifest: Manifest, ids: list[int], split: str, workers: int) -> Iterator[Group | str]:
-    """The group of each sample, or the reason why it has none, in the order of `ids`."""
+    """Yield the group of each sample, or the reason why it has none, in the order of `ids`."""
     files = manifest.paths()
     sizes = list(zip(manifest.table["height"].tolist(), manifest.table["width"].tolist(), strict=True))
     chunks = [ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK)]
@@ -169,7 +168,9 @@ def survey(manifest: Manifest, ids: list[int], split: str, workers: int) -> Iter
 
 
 def survey_files(files: list[Path], sizes: list[tuple[int, int]]) -> list[Group | str]:
-    """The group of each file, or the reason why it has none. sizes: (height, width) by the manifest."""
+    """Return the group of each file, or the reason why it has none. sizes: (height, width) by the
+    manifest.
+    """
     return [survey_file(file, size) for file, size in zip(files, sizes, strict=True)]
 
 
@@ -187,7 +188,7 @@ def survey_file(file: Path, size: tuple[int, int]) -> Group | str:
 
 
 def write_strips(manifest: Manifest, plan: list[Planned], target: Path, workers: int, totals: Totals) -> str:
-    """Writes the planned strips one behind the other and notes them in `totals`; returns their sha256."""
+    """Write the planned strips one after the other and note them in `totals`; return their sha256."""
     files = manifest.paths()
     tasks = ([[files[id] for id in planned.ids] for planned in plan], [planned.kind for planned in plan])
     digest = hashlib.sha256()
@@ -202,7 +203,7 @@ def write_strips(manifest: Manifest, plan: list[Planned], target: Path, workers:
 
 
 def note(planned: Planned, joined: Joined, totals: Totals) -> None:
-    """Adds one strip, and the samples that did not make it into it, to `totals`."""
+    """Add one strip, and the samples left out of it, to `totals`."""
     for place, reason in joined.failures:
         totals.left_over[reason].append(planned.ids[place])
     if joined.kind is None:
@@ -227,7 +228,7 @@ def note(planned: Planned, joined: Joined, totals: Totals) -> None:
 
 @dataclass(frozen=True)
 class Member:
-    """A file on its way into a strip. pixels: of the file alone, plain upsampling, uint8 (H, W, 3)."""
+    """A file to be joined. pixels: of the file alone, decoded with plain upsampling, uint8 (H, W, 3)."""
 
     place: int
     size: int  # bytes of the file
@@ -236,7 +237,7 @@ class Member:
 
 
 def join_files(files: list[Path], kind: bytes) -> Joined:
-    """Joins those of `files` that decode without complaint, alone and in the strip, to the same pixels."""
+    """Join those of `files` that decode without a warning to the same pixels alone and in the strip."""
     members, failures = [], []
     for place, file in enumerate(files):
         found = read_member(place, file, kind)
@@ -260,7 +261,7 @@ def join_files(files: list[Path], kind: bytes) -> Joined:
 
 
 def read_member(place: int, file: Path, kind: bytes) -> Member | str:
-    """Reads, parses and decodes a file; returns the reason if one of them fails."""
+    """Read, parse and decode a file; return the reason if it cannot be joined."""
     try:
         data = file.read_bytes()
         jpeg = parse(data)
@@ -276,9 +277,9 @@ def read_member(place: int, file: Path, kind: bytes) -> Member | str:
 
 
 def proven(members: list[Member]) -> bool:
-    """Whether the strip of these files decodes without complaint to their very pixels.
+    """Return whether the strip of these files decodes without a warning to exactly their pixels.
 
-    Plain upsampling, since it mixes no rows: what differs then was not copied right, or was never right.
+    Plain upsampling mixes no rows, so a difference means that a file was damaged or joined wrongly.
     """
     if not members:
         return True

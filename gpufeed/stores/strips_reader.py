@@ -1,4 +1,4 @@
-"""Samples of a strip set in batches on the device: whole strips, and beside them what is in no strip."""
+"""Samples of a strip set in batches on the device: whole strips, and the left-over files that are in none."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ import torch
 
 from gpufeed.core.errors import Skip
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.base import Decoder, Tally, bad_file
+from gpufeed.decoders.base import DecodeCounts, Decoder, bad_file
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.decoders.simplejpeg import SimpleJpegDecoder
 from gpufeed.stores.strip_backends import open_backend
@@ -19,8 +19,8 @@ from gpufeed.stores.strip_backends.cpu import decode_strip
 from gpufeed.stores.strips_store import Strip, StripSet, open_strips
 
 FILES_A_UNIT = 256  # left-over files that are decoded together, as many as a strip has images
-REFERENCE = "simplejpeg"  # what strips_decode takes for a strip that the backend refuses
-ORDINARY = (SimpleJpegDecoder, PillowDecoder)  # what decodes left-over files: the first that the node has
+REFERENCE = "simplejpeg"  # decodes a strip that the backend refuses
+ORDINARY = (SimpleJpegDecoder, PillowDecoder)  # the first that the node has decodes left-over files
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,10 @@ class Unit:
 
 
 class StripReader:
-    """Decodes units of a strip set. The set stays mapped, so that its bytes are read once, by the decoder.
+    """A decoder of units of a strip set, which stays mapped so that its bytes are read once.
 
-    Not every GPU decoder notices damaged bytes. Who opens a set that the equivalence gate has verified just
-    before may say verify=False, which saves reading the whole file; damage that comes after the gate then
-    shows only if the decoder notices it.
+    Not every GPU decoder notices damaged bytes. verify=False saves reading the whole file where the
+    equivalence check has just verified it; later damage then shows only if the decoder notices it.
     """
 
     def __init__(
@@ -48,10 +47,10 @@ class StripReader:
         backend: str | None = None,
         verify: bool = True,
     ):
-        """threads: cores to use. verify: whether every byte is held against the set's digest; size, index
-        and manifest always are.
+        """Open the strip set. threads: cores to use. verify: check every byte, not only size, index and
+        manifest.
 
-        Raises GpufeedError for a strip set that is damaged, not the manifest's, or of several image sizes,
+        Raises GpufeedError for a strip set that is damaged, of another manifest, or of several image sizes,
         and Skip if `backend` is named and cannot run here.
         """
         self.manifest, self.device = manifest, device
@@ -63,19 +62,20 @@ class StripReader:
         self.let_go()
         self.pool = ThreadPoolExecutor(threads)
         self.ordinary = ordinary_decoder()
-        self.tally = Tally("strips")  # who decoded what: the backend, and those in its place
+        self.decode_counts = DecodeCounts("strips")  # images decoded by the backend, and by fallbacks
 
     def let_go(self) -> None:
-        """Maps the set anew, so that the kernel may evict pages that were read."""
-        # copy on write: torch wraps no read-only memory; nobody writes. An empty file cannot be mapped.
+        """Map the set again, so that the kernel may evict the pages read so far."""
+        # copy on write, though nobody writes, as torch wraps no read-only memory; an empty file cannot be
+        # mapped
         self.bytes = np.memmap(self.path, np.uint8, mode="c") if self.strips.strips else np.empty(0, np.uint8)
 
     def close(self) -> None:
-        """Ends the threads; safe to call twice."""
+        """End the threads; safe to call twice."""
         self.pool.shutdown()
 
     def units(self, split: str) -> list[Unit]:
-        """Every sample of the split once: its strips, then its left-over files."""
+        """Return every sample of the split once: its strips, then its left-over files."""
         strips = [Unit(strip.ids, strip) for strip in self.strips.of_split(split)]
         left = np.intersect1d(self.strips.left_over(), self.manifest.ids(split))
         return strips + [
@@ -83,13 +83,13 @@ class StripReader:
         ]
 
     def read(self, units: Sequence[Unit]) -> tuple[np.ndarray, torch.Tensor]:
-        """(ids int64 (n,), images uint8 (n, H, W, 3) on the device), ready for its current stream.
+        """Return (ids int64 (n,), images uint8 (n, H, W, 3) on the device), ready for its current stream.
 
         Left-over files are decoded on the CPU while the device decodes the strips. Raises GpufeedError
         for a damaged strip and for a file that nobody can decode.
         """
         whole = [unit for unit in units if unit.strip is not None]
-        whole.sort(key=lambda unit: unit.strip.components)  # backends decode one kind after the other
+        whole.sort(key=lambda unit: unit.strip.components)  # backends decode gray and colour separately
         ids = [unit.ids for unit in whole] + [unit.ids for unit in units if unit.strip is None]
         ids = np.concatenate(ids) if ids else np.empty(0, np.int64)
         out = torch.empty((len(ids), *self.size, 3), dtype=torch.uint8, device=self.device)
@@ -99,12 +99,12 @@ class StripReader:
             self._decode_strips([unit.strip for unit in whole], out[:joined])
         if waiting:
             rows, decoders = zip(*(future.result() for future in waiting), strict=True)
-            self.tally.by.update(decoders)
+            self.decode_counts.by.update(decoders)
             out[joined:].copy_(torch.from_numpy(np.stack(rows)))
         return ids, out
 
     def batches(self, split: str, units_a_time: int) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
-        """All samples of the split, so many units at a time, in the order of the strip set."""
+        """Yield all samples of the split, units_a_time units at a time, in the order of the strip set."""
         units = self.units(split)
         for start in range(0, len(units), units_a_time):
             yield self.read(units[start : start + units_a_time])
@@ -113,15 +113,15 @@ class StripReader:
         encoded = [self.bytes[strip.offset : strip.offset + strip.length] for strip in strips]
         refused = 0
         for place in self.backend.decode_into(encoded, strips, out):
-            # the backend does not take it: the reference does, or says what is wrong with it
+            # the reference decodes what the backend refuses, or says what is wrong with it
             rows = decode_strip(encoded[place], strips[place])
             out[rows_of(strips)[place]].copy_(torch.from_numpy(rows))
-            self.tally.add(REFERENCE, len(rows))
+            self.decode_counts.add(REFERENCE, len(rows))
             refused += len(rows)
-        self.tally.add(self.tally.decoder, len(out) - refused)
+        self.decode_counts.add(self.decode_counts.decoder, len(out) - refused)
 
     def _decode_file(self, id: int) -> tuple[np.ndarray, str]:
-        """The pixels of one left-over file, uint8 (H, W, 3), and who decoded it."""
+        """Return the pixels of one left-over file, uint8 (H, W, 3), and the name of its decoder."""
         path = self.files[id]
         try:
             decoded = self.ordinary.decode([path.read_bytes()])
@@ -136,7 +136,7 @@ class StripReader:
 
 
 def ordinary_decoder() -> Decoder:
-    """The decoder for files in no strip."""
+    """Return the decoder for left-over files."""
     for kind in ORDINARY[:-1]:
         try:
             return kind()

@@ -1,8 +1,8 @@
 """The strip set: a dataset's strips in one file, an index of them, and a sidecar that is written last.
 
-`strips.bin` holds the strips one behind the other, each a whole JPEG. `strips.parquet` says where each
-stands and which samples it holds. `strips.json` says what both were made from, and names every sample
-that stands in no strip, with the reason; files without it count as unfinished.
+`strips.bin` holds the strips one after the other, each a complete JPEG. `strips.parquet` says where each
+begins and which samples it holds. `strips.json` says what both were made from, and lists every sample that is
+in no strip, with the reason; files without it count as unfinished.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Strip:
-    """One tall JPEG: where it stands and what it holds. Fields as in COLUMNS; ids: int64 (N,)."""
+    """One tall JPEG: its place in the file and what it holds. Fields as in COLUMNS; ids: int64 (N,)."""
 
     offset: int
     length: int
@@ -44,7 +44,7 @@ class Strip:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the decoded strip: (N, H, W, 3)."""
+        """The shape of the decoded strip, (N, H, W, 3)."""
         return len(self.ids), self.height, self.width, 3
 
 
@@ -52,8 +52,8 @@ class Strip:
 class StripsInfo(PartsInfo):
     """What the sidecar says. count = joined + all of left_over; sizes in bytes.
 
-    file_bytes, entropy_bytes: of the joined files, whole and without headers; strip_bytes: of the strips.
-    left_over: reason -> sample ids that go the ordinary way.
+    file_bytes, entropy_bytes: of the joined files, with and without headers; strip_bytes: of the strips.
+    left_over: reason -> ids of the samples that are decoded file by file.
     """
 
     word: ClassVar[str] = "the strips"
@@ -72,35 +72,35 @@ class StripsInfo(PartsInfo):
 
 @dataclass(frozen=True)
 class StripSet:
-    """An opened strip set. Holds no file open, so that worker processes can have it."""
+    """An opened strip set. It holds no open file, so that it can be sent to worker processes."""
 
     path: Path
     info: StripsInfo
     strips: list[Strip]
 
     def of_split(self, split: str) -> list[Strip]:
-        """The strips of one split; raises GpufeedError for a split that the set was not built for."""
+        """Return the strips of one split; raise GpufeedError for a split that the set was not built for."""
         return self.info.of_split(self.strips, split, self.path)
 
     def left_over(self) -> np.ndarray:
-        """Ids of the samples that stand in no strip, ascending, int64 (n,)."""
+        """Return the ids of the samples that are in no strip, ascending, int64 (n,)."""
         ids = [id for group in self.info.left_over.values() for id in group]
         return np.array(sorted(ids), dtype=np.int64)
 
 
 def index_path(path: Path) -> Path:
-    """The index of a file of strips."""
+    """Return the path of the index of a file of strips."""
     return path.with_suffix(".parquet")
 
 
 def write_index(strips: Sequence[Strip], path: Path) -> None:
-    """Writes the index to `path`."""
+    """Write the index to `path`."""
     columns = {name: [getattr(strip, name) for strip in strips] for name in COLUMNS}
     pq.write_table(pa.table(columns, schema=pa.schema(COLUMNS.items())), path)
 
 
 def read_index(path: Path) -> list[Strip]:
-    """Reads an index; raises what pyarrow raises for a file that is none."""
+    """Read an index; raise pyarrow's error for a file that is not one."""
     table = pq.read_table(path).cast(pa.schema(COLUMNS.items()))
     ids = [np.array(row, dtype=np.int64) for row in table["ids"].to_pylist()]
     rows = table.drop_columns("ids").to_pylist()
@@ -108,10 +108,10 @@ def read_index(path: Path) -> list[Strip]:
 
 
 def open_strips(path: str | Path, manifest: Manifest, verify: bool = False) -> StripSet:
-    """Opens the strip set whose strips stand in `path`.
+    """Open the strip set whose strips are in `path`.
 
-    Checks manifest, index, size, and that strips and left-over samples are together every sample of
-    the splits once; with verify=True also every byte. Raises GpufeedError if something differs.
+    Checks manifest, index, size, and that strips and left-over samples together hold every sample of the
+    splits once; with verify=True also every byte. Raises GpufeedError if something differs.
     """
     path = Path(path)
     info = StripsInfo.read_for(path, manifest)
@@ -128,18 +128,18 @@ def open_strips(path: str | Path, manifest: Manifest, verify: bool = False) -> S
 
 
 def verify_bytes(strips: StripSet, alive: Callable[[], None] = lambda: None) -> None:
-    """Reads the whole file of strips; raises GpufeedError unless it is the one that was built.
+    """Read the whole file of strips; raise GpufeedError unless its sha256 is that in the sidecar.
 
-    alive: as in `sha256_of`, called now and then, since 150 GB take minutes.
+    alive: as in `sha256_of`; it is called now and then, since 150 GB take minutes.
     """
     strips.info.check_bytes(strips.path, strips.info.sha256, alive)
 
 
 def verify(path: str | Path, manifest: Manifest, alive: Callable[[], None] = lambda: None) -> None:
-    """As `verify_bytes`, of the strip set that `open_strips` opens."""
+    """Open the strip set at `path` and check every byte, as `verify_bytes` does."""
     verify_bytes(open_strips(path, manifest), alive)
 
 
 def leaves_files(path: str | Path, manifest: Manifest) -> bool:
-    """Whether there are samples in no strip."""
+    """Return whether some samples are in no strip."""
     return open_strips(path, manifest).left_over().size > 0

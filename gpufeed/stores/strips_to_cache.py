@@ -1,4 +1,4 @@
-"""A cache from a strip set: whole strips decoded on the device, their rows written as they come."""
+"""Build a cache from a strip set: strips are decoded on the device, and their rows written in that order."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,17 +26,17 @@ def build_from_strips(
     threads: int = 1,
     durable: bool = True,
 ) -> CacheInfo:
-    """Builds the cache at `path` from the strip set at `strips`, whole or not at all.
+    """Build the cache at `path` from the strip set at `strips`, whole or not at all.
 
-    durable: as `gpufeed.stores.decoded_cache.build`. Raises GpufeedError if the strip set is not the
-    manifest's or lacks one of its splits, and for a dataset whose images are to be resized.
+    durable: as in `gpufeed.stores.decoded_cache.build`. Raises GpufeedError if the strip set is of another
+    manifest or lacks one of its splits, and for a dataset whose images are to be resized.
     """
     if manifest.info.resize:
         height, width = manifest.info.resize
         raise GpufeedError(
-            f"a cache by strips of {manifest.info.dataset}, whose images are brought to {height} x {width}",
-            "a dataset without `resize`: strips give images in the size of their files",
-            "take another cache_decoder than strips",
+            f"a cache by strips of {manifest.info.dataset}, whose images are resized to {height} x {width}",
+            "a dataset without `resize`, since strips yield images in the size of their files",
+            "set another cache_decoder than strips",
         )
     reader = StripReader(manifest, strips, device, threads)
     try:
@@ -49,7 +49,7 @@ def build_from_strips(
 
 
 def calls(reader: StripReader) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
-    """(ids, images uint8 (n, H, W, 3)) of every sample of the strip set, some units a call."""
+    """Yield (ids, images uint8 (n, H, W, 3)) of every sample of the strip set, some units a call."""
     height, width = reader.size
     units = max(1, CALL_BYTES // (height * width * 3 * reader.strips.info.images_per_strip))
     for split in reader.strips.info.splits:

@@ -1,8 +1,8 @@
 """Statistics of repeats: median and range, an interval from six repeats on, and when one side is faster.
 
 All intervals are of one kind: sorted values with both ends cut off as far as chance allows. They assume no
-distribution, and cover 95 % or more for any number of repeats (docs/reference/statistics.md). Growth is the slope of
-Theil and Sen, which is robust against a quarter of outliers.
+distribution, and cover 95 % or more for any number of repeats (docs/reference/statistics.md). Growth is the
+slope of Theil and Sen, which is robust against a quarter of outliers.
 """
 
 import math

@@ -20,7 +20,7 @@ def setup_check() -> str:
     said = f"torch {torch.__version__}, built for CUDA: {built}"
     card = None
     if torch.cuda.is_available():
-        with suppress(RuntimeError):  # a GPU that cannot be used: the cell's record says why
+        with suppress(RuntimeError):  # an unusable GPU; the cell's record says why
             card = torch.cuda.get_device_properties(torch.cuda.current_device())
     if card:
         said += f", CUDA available: yes, GPU: {card.name}, {card.total_memory / 2**30:.1f} GiB"
@@ -44,11 +44,11 @@ class Printed(logging.Handler):
 
 @contextmanager
 def printed(title: str) -> Iterator[None]:
-    """Print each batch of a training with `synchronise: step` in this context, and at its end the means."""
+    """Print each batch of a training with `synchronise: step` in this context, and the means at its end."""
     logger, table = logging.getLogger(LOGGER), Printed()
     logger.addHandler(table)
     logger.setLevel(logging.INFO)
-    logger.propagate = False  # the batches are in the cell's record and need not be in the job's log
+    logger.propagate = False  # the batches are in the cell's record and not needed in the job's log
     print(f"\n{setup_check()}\n{title}, milliseconds per batch\n{line('Batch', PARTS)}", flush=True)
     try:
         yield

@@ -1,6 +1,5 @@
-"""A cell on its node: it is set up from its runtime context and trained, whoever asks for it.
-
-Measuring a cell, keeping its model and evaluating that all begin here.
+"""Set up a cell on its node and train it: the start of measuring a cell, saving its model and
+evaluating that.
 """
 
 import logging
@@ -46,7 +45,7 @@ from gpufeed.training.distributed.rank_files import Call
 from gpufeed.training.engines.base import Trainer, TrainResult
 from gpufeed.training.evaluate import Answers, answers
 from gpufeed.training.runtime_context import (
-    Place,
+    RuntimeContext,
     Stores,
     example_batch,
     input_files,
@@ -61,17 +60,17 @@ from gpufeed.training.smaller_batch import fitting
 
 Made = TypeVar("Made")
 log = logging.getLogger("gpufeed")
-RANKS_APART = 1_000_003  # between their seeds, which no repeats' seeds meet
+RANKS_APART = 1_000_003  # between the seeds of ranks, which never equal those of other repeats
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model after its training. batches: of an epoch. setup_s: all that came before the clock.
+    """A model after its training. batches: in an epoch. setup_s: seconds before the clock started.
 
-    loading: who decoded the loader's images (Tally.asdict), None where no other could have. peak_gpu_mib:
-    most memory reserved on a device, of several that of the worst; None without CUDA. telemetry: None where
-    nobody asked for it, and where it failed. spent: unpack_s, load_s, compile_s and run_s as in the `phases`
-    of a record; of several processes those of the first. ranks: node and gpu of each process, of several.
+    loading: counts of the loader's images by decoder (DecodeCounts.asdict), None for a loader without
+    fallback. peak_gpu_mib: most memory reserved on any device; None without CUDA. telemetry: None if it was
+    off or failed. spent: unpack_s, load_s, compile_s and run_s as in the `phases` of a record; with several
+    processes those of the first. ranks: node and gpu of each process, if there are several.
     """
 
     model: nn.Module
@@ -87,21 +86,22 @@ class Trained:
 
 
 def read_cell(cell: dict) -> Cell:
-    """The cell behind Cell.asdict."""
+    """Return the cell from Cell.asdict."""
     return Cell(**{**cell, "overrides": tuple(cell["overrides"])})
 
 
 def settle_process(threads: int | None) -> None:
-    """Makes this process one that trains. threads: as in measure."""
+    """Set up this process to train. threads: as in measure."""
     keep_freed_blocks()
     if threads is not None:
         torch.set_num_threads(max(1, min(threads, cores_allowed())))
 
 
-def guarded(cell: Cell, work: Callable[[], Made]) -> tuple[str, str | None, Made | None]:
-    """("done", None, what `work` returned), or status and sentence of what stopped it, and None.
+def with_status(cell: Cell, work: Callable[[], Made]) -> tuple[str, str | None, Made | None]:
+    """Return ("done", None, the result of `work`), or another status, its reason as a sentence, and None.
 
-    What the node lacks is `skipped`, an error `failed`. An interrupt or SIGTERM is not caught.
+    The status is `skipped` if the node lacks something, `failed` for an error. An interrupt or SIGTERM is not
+    caught.
     """
     try:
         return "done", None, work()
@@ -121,7 +121,7 @@ def train(
     repeat: int,
     manifest: Path,
     stores: Stores,
-    place: Place,
+    place: RuntimeContext,
     gate: Path | None,
     on_epoch: Callable[[dict], None] | None = None,
     checkpoints: Checkpoints | None = None,
@@ -129,19 +129,20 @@ def train(
     least_s: float = 0.0,
     scratch: Path | None = None,
 ) -> Trained:
-    """Finds the cell's place, sets the cell up and trains it; raises Skip, NotPassed or what stops it.
+    """Set up the cell and train it; raise Skip, NotPassed or the error that stops it.
 
-    repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
-    None for a ceiling, which has none. on_epoch, checkpoints: as in TrainJob. telemetry: whether it is
-    watched. least_s: as in Trainer.run. scratch: as in spread. A cell with several devices is trained by as
-    many processes, and its model then stands on the first one of this node. Where memory runs out it
-    begins again with a smaller batch, if the cell may have one, nobody was told of an epoch and no state is
-    kept yet; one that goes on has the batch of its checkpoint. What fits is place.batch_size; OutOfMemory
-    where nothing does.
+    repeat: added to the cell's seed. gate: the verdict on the cell's loader, which is required; None for a
+    ceiling, which has none. on_epoch, checkpoints: as in TrainJob. telemetry: whether to record it. least_s:
+    as in Trainer.run. scratch: as in spread. A cell with several devices is trained by as many processes; its
+    model is then on the first device of this node.
+
+    If memory runs out, training starts again with a smaller batch, provided that the cell allows it, no epoch
+    was reported and no state is kept yet; a resumed training has the batch of its checkpoint.
+    place.batch_size is the batch that fits; raises OutOfMemory if none does.
     """
     told = {"repeat": repeat, "manifest": manifest, "stores": stores, "gate": gate}
     told |= {"checkpoints": checkpoints, "telemetry": telemetry, "least_s": least_s}
-    over: list[dict] = []  # epochs that somebody was told of: they are not trained again
+    over: list[dict] = []  # epochs already reported, which must not be trained again
 
     def tell(entry: dict) -> None:
         over.append(entry)
@@ -159,9 +160,9 @@ def train(
 
 
 def spread_out(
-    told: dict[str, Any], place: Place, on_epoch: Callable[[dict], None] | None, scratch: Path | None
+    told: dict[str, Any], place: RuntimeContext, on_epoch: Callable[[dict], None] | None, scratch: Path | None
 ) -> Trained:
-    """As train, with the batch of the cell: here, or by as many processes as it has ranks.
+    """Train with the cell's batch in this process, or in a process for each of its ranks.
 
     told: the other arguments of train_here.
     """
@@ -173,7 +174,7 @@ def spread_out(
     work = f"{__name__}:{train_here.__name__}"
     call = Call(
         work,
-        {**told, "place": Place()},
+        {**told, "place": RuntimeContext()},
         cell.devices,
         place.device.type,
         threads,
@@ -183,7 +184,7 @@ def spread_out(
     )
     trained = spread(call, on_epoch, scratch)
     place.ranks = trained.ranks
-    # as in the ranks, for what the model is asked next
+    # as in the ranks, for the evaluation that follows
     apply_precision(place.precision)
     if stores.extension:
         native.load(stores.extension)
@@ -195,14 +196,14 @@ def train_here(
     repeat: int,
     manifest: Path,
     stores: Stores,
-    place: Place,
+    place: RuntimeContext,
     gate: Path | None,
     on_epoch: Callable[[dict], None] | None,
     checkpoints: Checkpoints | None,
     telemetry: bool = False,
     least_s: float = 0.0,
 ) -> Trained:
-    """As train, in this process: all of a cell with one device, a rank of one with several."""
+    """Train in this process: the whole cell if it has one device, else one of its ranks."""
     told, called = (on_epoch, checkpoints, telemetry), time.perf_counter()
     cold = cell.hyper.get("trainer", {}).get("cold_files", False)
     with (
@@ -217,11 +218,14 @@ def train_here(
         if ready.unpack_s is not None:
             spent |= {"load_s": spent["load_s"] - ready.unpack_s, "unpack_s": ready.unpack_s}
         spent["run_s"] = time.perf_counter() - began
-    if loader.tally is not None:
-        loader.tally.check()
+    if loader.decode_counts is not None:
+        loader.decode_counts.check()
     left_out = warmup(result.epochs, batches, loader.request.ahead)["steps"]
     seen = watch and watch.safely(lambda: summary.summarise(watch.seen, left_out))
-    own = {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": devices.peak_mib(place.device)}
+    own = {
+        "loading": loader.decode_counts and loader.decode_counts.asdict(),
+        "peak_gpu_mib": devices.peak_mib(place.device),
+    }
     own["where"] = {"node": node_of_rank(), "gpu": devices.gpu_state(place.device)["uuid"]}
     ranks = gathered({**own, "telemetry": seen}, loader.request.world_size)
     loading = together([rank["loading"] for rank in ranks])
@@ -235,11 +239,11 @@ def train_here(
 
 @dataclass(frozen=True)
 class Ready:
-    """A cell that is set up, up to the start of the clock; its loader is open.
+    """A cell that is set up to the start of the clock; its loader is open.
 
-    setup_s: seconds of all that, of which open_s were the loader's and compile_s the trainer's, which makes
-    its step. watch: not entered yet; None where nobody asked for telemetry. unpack_s: before all that, until
-    the files were at hand; None where none had to be unpacked.
+    setup_s: seconds of the setup, of which open_s opened the loader and compile_s prepared the trainer.
+    watch: not entered yet; None without telemetry. unpack_s: seconds before the setup to unpack files; None
+    if there was nothing to unpack.
     """
 
     model: nn.Module
@@ -259,25 +263,22 @@ def made_ready(
     repeat: int,
     manifest: Path,
     stores: Stores,
-    place: Place,
+    place: RuntimeContext,
     gate: Path | None,
     on_epoch: Callable[[dict], None] | None = None,
     checkpoints: Checkpoints | None = None,
     telemetry: bool = False,
 ) -> Iterator[Ready]:
-    """Finds the cell's place and sets the cell up in this process; closes its loader at the end.
-
-    Arguments and errors: as in train.
-    """
+    """Set up the cell in this process, and close its loader at the end. Arguments and errors: as in train."""
     rank, world_size = place_in_group()
     check_world(world_size, cell.ranks)
     samples, seed = Manifest.read(manifest), cell.seed + repeat
-    check_batch(cell, len(samples.ids("train")))  # ahead of what is skipped: it holds on every node
+    check_batch(cell, len(samples.ids("train")))  # before anything is skipped, since it holds on every node
     verdict = admit(gate) if gate is not None else None
     place.find(cell)
     if verdict is not None:
         check_same(gate, verdict, "device", place.device.type)
-    # here, so that nothing that is timed waits for it
+    # now, so that nothing timed waits for it
     unpack_s = bring(samples.root) if is_packed(samples.root) and reads_files(samples, stores) else None
     torch.manual_seed(seed)
     apply_precision(place.precision)
@@ -289,7 +290,7 @@ def made_ready(
         native.load(stores.extension)
     model = make_model(cell, request)
     require(model, place.device, place.precision)
-    if rank:  # after the weights, which are the same everywhere: dropout is not
+    if rank:  # after the weights, which are the same on all ranks, unlike dropout
         torch.manual_seed(seed + RANKS_APART * rank)
     watch = (
         Watch(place.device, page_cached_share(input_files(request)), world_size > 1) if telemetry else None
@@ -315,10 +316,10 @@ def made_ready(
 
 @contextmanager
 def cold_files(ready: Ready, steps: int | None) -> Iterator[None]:
-    """Evict the files of an epoch from the page cache; read them in at the end, for the cells that follow.
+    """Evict the files of an epoch from the page cache; read them in again at the end, for later cells.
 
-    steps: of the cell. Raises Skip where no file is read or the kernel keeps them, and GpufeedError for more
-    steps than an epoch has: the files would be in memory again.
+    steps: of the cell. Raises Skip if no file is read or the kernel keeps them, and GpufeedError for more
+    steps than an epoch has, since a second epoch would find the files in memory.
     """
     files, batches = ready.loader.files(), steps_in_epoch(ready.loader)
     if not files:
@@ -342,7 +343,9 @@ def cold_files(ready: Ready, steps: int | None) -> Iterator[None]:
 
 
 def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Who decoded the images of all ranks; each is a Tally.asdict, or None where no other could have."""
+    """Sum the decoders' counts of all ranks: each a DecodeCounts.asdict, or None for a loader without
+    fallback.
+    """
     if loadings[0] is None:
         return None
     fell_back = sum((Counter(loading["fell_back"]) for loading in loadings), Counter())
@@ -351,7 +354,7 @@ def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:
 
 
 def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) -> Answers:
-    """What the model says of the evaluation split, through the cell's own loader and augment `none`.
+    """Evaluate the model on the evaluation split, through the cell's own loader and augment `none`.
 
     request: of the training split.
     """
@@ -365,21 +368,23 @@ def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) ->
 
 
 def is_judged(cell: Cell) -> bool:
-    """Whether accuracy means anything: not of a ceiling, whose model saw one batch, nor after a few steps."""
+    """Return whether accuracy means anything: not for a ceiling, which trains on one batch, or a few
+    steps.
+    """
     return not LOADERS[cell.loader].ceiling and cell.steps is None
 
 
 def between_epochs(
-    cell: Cell, model: nn.Module, request: LoadRequest, place: Place
+    cell: Cell, model: nn.Module, request: LoadRequest, place: RuntimeContext
 ) -> Callable[[], dict] | None:
-    """What judges the model after an epoch; None for a cell that is judged at its end, or never."""
+    """Return the function that evaluates the model after an epoch; None to evaluate at the end, or never."""
     if cell.hyper["trainer"].get("evaluate") != "epoch" or not is_judged(cell):
         return None
     return lambda: judge(cell, model, request, place.precision).accuracy()
 
 
 def explain(error: Exception, cell: Cell) -> str:
-    """An error as one line for the report; its traceback is in the log."""
+    """Return an error in one line for the report; its traceback is in the log."""
     if isinstance(error, torch.OutOfMemoryError):
         return f"CUDA ran out of memory at batch size {cell.batch_size}: {first_line(error)}"
     return one_line(error)

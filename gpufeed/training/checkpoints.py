@@ -1,12 +1,13 @@
-"""Resume a training that was killed: its state is on disk, every so many steps.
+"""Resume a training that was killed, from its state on disk, which is written every so many steps.
 
-What is resumed: the weights, the optimiser, the gradient scaler, the next batch of every rank's loader,
-the random numbers of host and device, the rows and epochs so far. The weights become those of an undisturbed
-training, bit by bit; with three ranks or more up to rounding, since DDP changes the layout of its gradients,
-and the order of their sums, after its first step. Its times are then of several processes: no timing.
+The state holds the weights, the optimiser, the gradient scaler, the next batch of every rank's loader, the
+random states of host and device, and the rows and epochs so far. The final weights are those of an
+uninterrupted training, bit by bit; with three ranks or more up to rounding, since DDP changes the layout of
+its gradients, and the order of their sums, after its first step. The times of a resumed training come from
+several processes and are no measurement.
 
-At SIGTERM a training writes its state after the current step, and ends. In several processes that is after
-a step on which all agree.
+At SIGTERM a training writes its state after the current step and ends. Several processes end after a step on
+which all agree.
 """
 
 import hashlib
@@ -30,14 +31,14 @@ from gpufeed.system import sigterm_handler
 
 log = logging.getLogger("gpufeed")
 CHECKPOINT = "checkpoint.pt"
-CHECKPOINT_STEPS = 200  # from one to the next by default: seconds to minutes of training
+CHECKPOINT_STEPS = 200  # between checkpoints by default: seconds to minutes of training
 FORMAT = "gpufeed checkpoint 1"
-KEY = "gpufeed"  # of our part in the file, beside a trainer's own
+KEY = "gpufeed"  # of our part in the file, beside the trainer's own
 START_AGAIN = "resume from the folder of another run, or leave resume out to train from the start"
 
 
 class Training(Protocol):
-    """What a checkpoint reads of a TrainJob, which holds the checkpoints."""
+    """The parts of a TrainJob that a checkpoint reads."""
 
     model: nn.Module
     loader: Loader
@@ -52,8 +53,8 @@ class Training(Protocol):
 class Checkpoints:
     """Where the state of a training is kept, and every how many steps it is written.
 
-    owner: what training it is, in any words; a file of another owner is not gone on with. required: whether
-    somebody asked to go on, so that a file that cannot be gone on with is an error.
+    owner: any text that identifies the training; a file of another owner is not resumed. required: whether
+    the user asked to resume, so that a file that cannot be resumed is an error.
     """
 
     folder: Path
@@ -63,27 +64,27 @@ class Checkpoints:
 
     @property
     def path(self) -> Path:
-        """The file; it holds the last state that was written whole."""
+        """The file, which holds the last complete state."""
         return Path(self.folder) / CHECKPOINT
 
     def due(self, step: int, asked: bool) -> bool:
-        """Whether the state is to be written after so many steps. asked: whether the training has to end."""
+        """Return whether to write the state after so many steps. asked: whether the training has to end."""
         return step > 0 and (step % self.every == 0 or asked)
 
     def write(self, save: Callable[[Path], None]) -> None:
-        """Replaces the file by what `save` writes: whole or not at all, a loss of power included."""
+        """Replace the file by what `save` writes, whole or not at all, even if power fails."""
         with whole(self.path) as partial:
             save(partial)
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
 
     def end(self, step: int) -> NoReturn:
-        """Raises notice.Ended; the state after so many steps is written."""
+        """Raise sigterm_handler.Ended; the state after so many steps is already written."""
         log.info("asked to end: the state after step %d is kept in %s", step, self.path)
         raise sigterm_handler.Ended
 
     def about(self, job: Training) -> dict[str, Any]:
-        """What a file must say of the training that it belongs to."""
+        """Return the fields that a file must have to belong to this training."""
         request, shapes = (
             job.loader.request,
             [
@@ -102,10 +103,10 @@ class Checkpoints:
         }
 
     def read(self, trainer: str, job: Training) -> dict[str, Any] | None:
-        """The state that `trainer` wrote for this very training, on the CPU; None without one.
+        """Return the state that `trainer` wrote for this training, on the CPU; None if there is none.
 
-        A file that is damaged, or of another training, is left out with a warning; where it is required it
-        raises GpufeedError.
+        A file that is damaged or of another training is ignored with a warning, or raises GpufeedError if it
+        is required.
         """
         if not self.path.exists() and not self.required:
             return None
@@ -115,13 +116,13 @@ class Checkpoints:
         except GpufeedError as error:
             if self.required:
                 raise
-            log.warning("%s: it starts again", error.found)
+            log.warning("%s: training starts again", error.found)
             return None
-        log.info("going on after step %d, from %s", state[KEY]["step"], self.path)
+        log.info("resuming after step %d, from %s", state[KEY]["step"], self.path)
         return state
 
     def batch_size(self) -> int | None:
-        """That of this owner's training whose state is kept; None without a state that can be read."""
+        """Return the batch size in this owner's checkpoint; None without one that can be read."""
         if not self.path.exists():
             return None
         try:
@@ -131,9 +132,9 @@ class Checkpoints:
         return about.get("batch_size") if about.get("owner") == self.owner else None
 
     def take(self, folder: Path) -> list[dict[str, Any]]:
-        """Copies the file of another run's folder to here, so that it is the one that is gone on from.
+        """Copy the checkpoint of another run's folder here, so that training resumes from it.
 
-        Returns the entries of the epochs that are over in it. Raises GpufeedError for what is no checkpoint.
+        Returns the entries of its finished epochs. Raises GpufeedError for a file that is no checkpoint.
         """
         source = replace(self, folder=folder).path
         epochs = load(source)[KEY]["recorder"]["epochs"]
@@ -142,25 +143,25 @@ class Checkpoints:
         return epochs
 
     def remove(self) -> None:
-        """Once the training is over."""
+        """Remove the file, once the training is over."""
         self.path.unlink(missing_ok=True)
         self.path.with_name(self.path.name + ".partial").unlink(missing_ok=True)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The state in a file, on the CPU. Raises GpufeedError for what is no checkpoint."""
+    """Return the state in a file, on the CPU; raise GpufeedError for a file that is no checkpoint."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         if {"about", "step", "recorder"} <= state[KEY].keys():
             return state
         error = "without our part"
-    except Exception as raised:  # by what the bytes look like: UnpicklingError, RuntimeError, KeyError ...
+    except Exception as raised:  # UnpicklingError, RuntimeError, KeyError and others
         error = type(raised).__name__
-    raise GpufeedError(f"{path} is no checkpoint ({error})", "a whole file of this gpufeed", START_AGAIN)
+    raise GpufeedError(f"{path} is no checkpoint ({error})", "a complete file of this gpufeed", START_AGAIN)
 
 
 def check_stamp(path: Path, found: object, expected: dict[str, Any]) -> None:
-    """Raises GpufeedError for the file of another training. found, expected: as from `stamp`."""
+    """Raise GpufeedError for the file of another training. found, expected: from `stamp`."""
     known = found if isinstance(found, dict) else {}
     other = [key for key in expected if known.get(key) != expected[key]]
     if other or found != expected:
@@ -173,7 +174,7 @@ def check_stamp(path: Path, found: object, expected: dict[str, Any]) -> None:
 
 @contextmanager
 def heeding(job: Training) -> Iterator[None]:
-    """Within it SIGTERM makes the training write its state and end, if it keeps any."""
+    """Have SIGTERM make the training write its state and end, if it keeps checkpoints."""
     if job.checkpoints is None:
         yield
         return
@@ -182,18 +183,18 @@ def heeding(job: Training) -> Iterator[None]:
 
 
 def stamp(trainer: str, about: dict[str, Any]) -> dict[str, Any]:
-    """What the file of a trainer says of its training."""
+    """Return the fields by which a trainer's file identifies its training."""
     return {"format": FORMAT, "trainer": trainer, **about}
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """Where the random numbers of torch are, uint8 tensors on the CPU."""
+    """Return torch's random states, uint8 tensors on the CPU."""
     state = {"cpu": torch.get_rng_state()}
     return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 
 
 def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Goes on with them."""
+    """Restore torch's random states."""
     torch.set_rng_state(state["cpu"])
     if "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
@@ -201,11 +202,10 @@ def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> No
 
 @contextmanager
 def resumable(folder: str | Path, *owner: str) -> Iterator[Checkpoints]:
-    """Within it the job trains and writes what it makes; `over` then removes its checkpoints.
+    """Yield the checkpoints of a job; if it is asked to end, ask Slurm to start it again.
 
-    folder: of these checkpoints; below none of the job's outputs, which Snakemake deletes before it starts
-    a job again. owner: what training it is, in any words, the digest of its code among them. Where the
-    training is asked to end, Slurm is asked to start the job again.
+    folder: of the checkpoints, outside the job's outputs, which Snakemake deletes before it restarts a job.
+    owner: texts that identify the training, including the digest of its code.
     """
     try:
         yield Checkpoints(Path(folder), CHECKPOINT_STEPS, ", ".join(owner))
@@ -215,8 +215,8 @@ def resumable(folder: str | Path, *owner: str) -> Iterator[Checkpoints]:
 
 
 def remove_if_done(checkpoints: Checkpoints, status: str) -> None:
-    """Removes the checkpoints of a training that is `done`; one that was skipped or failed is tried again."""
+    """Remove the checkpoints of a training that is `done`; others may be tried again."""
     if status == "done":
         checkpoints.remove()
-        with suppress(OSError):  # it may hold what was made
+        with suppress(OSError):  # it may hold outputs
             checkpoints.folder.rmdir()

@@ -9,18 +9,18 @@ from contextlib import contextmanager
 
 import torch
 
-from gpufeed.loaders.base import Rows
+from gpufeed.loaders.base import DeferredGather
 from gpufeed.training.step import TrainStep
 
 
 @contextmanager
 def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Record what the block launches into the graph.
+    """Record the launches of the block into the graph.
 
-    Garbage is collected before and not within: a graph that is destroyed there ends the capture, and torch's
-    allocator with it, so that no smaller batch would fit either. thread_local: threads of a loader may call
-    CUDA in the meantime. Raises OutOfMemoryError where memory ran out: the error of a capture that has
-    failed does not say why.
+    Garbage is collected before the capture and not during it: destroying another graph would end the capture
+    and break torch's allocator, so that no smaller batch would fit either. thread_local: threads of a loader
+    may call CUDA in the meantime. Raises OutOfMemoryError if memory ran out, which the error of a failed
+    capture does not say.
     """
     enabled, short = gc.isenabled(), times_short_of_memory()
     gc.collect()
@@ -46,14 +46,15 @@ def times_short_of_memory() -> int:
 class GraphedStep:
     """Replays a captured step on batches of the captured shape; any other batch runs the step itself.
 
-    The step must be warmed up: capture allocates no optimiser state and tunes no convolution. Both ways
-    train the same weights with the same optimiser and scaler.
+    The step must be warmed up, since a capture can neither allocate optimiser state nor tune convolutions.
+    Both ways train the same weights with the same optimiser and scaler.
     """
 
-    def __init__(self, step: TrainStep, example: torch.Tensor | Rows):
-        """example: images of the shape and dtype to capture, on the device; the values do not matter.
+    def __init__(self, step: TrainStep, example: torch.Tensor | DeferredGather):
+        """Capture the step. example: images of the shape and dtype to capture, on the device, with any
+        values.
 
-        Of Rows the graph holds the store's address, and a batch brings its row numbers alone.
+        For DeferredGather the graph holds the store's address, and a batch only provides row numbers.
         """
         self.step = step
         device, n = example.device, len(example)
@@ -66,9 +67,9 @@ class GraphedStep:
             self.loss = step(self.images, self.labels, self.ids, self.epoch)
 
     def __call__(
-        self, images: torch.Tensor | Rows, labels: torch.Tensor, ids: torch.Tensor, epoch: int
+        self, images: torch.Tensor | DeferredGather, labels: torch.Tensor, ids: torch.Tensor, epoch: int
     ) -> torch.Tensor:
-        """As TrainStep; the loss is a copy that the next replay leaves alone."""
+        """Make a step; return a copy of the loss, which the next replay does not overwrite."""
         self.epoch.fill_(epoch)
         if images.shape != self.images.shape:
             return self.step(images, labels, ids, self.epoch)

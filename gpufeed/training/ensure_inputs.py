@@ -1,6 +1,6 @@
-"""What a cell reads, made where it is not there yet: for a training that no workflow started.
+"""Make the inputs of a cell that are missing, for trainings outside of the workflow.
 
-In the workflow each of these is the output of a rule. Both use the same folders.
+In the workflow each of them is the output of a rule; both use the same folders.
 """
 
 import hashlib
@@ -31,11 +31,11 @@ log = logging.getLogger("gpufeed")
 
 @dataclass(frozen=True)
 class Shelf:
-    """Where datasets are kept, and how they get there.
+    """Where datasets are kept, and how they are made.
 
-    root: the folder of all of them. archives: folders searched before anything is downloaded. decoder:
-    builds the caches. broken: share of a dataset's images that may be undecodable. form: `folders` of images,
-    or `packed`, one archive; what is there already is read in either form. least_kb_s: as in `fetch`.
+    root: the folder of all datasets. archives: folders searched before a download. decoder: builds the
+    caches. broken: share of a dataset's images that may be undecodable. form: `folders` of images, or
+    `packed`, one archive; existing datasets are read in either form. least_kb_s: as in `fetch`.
     """
 
     root: Path
@@ -47,8 +47,8 @@ class Shelf:
 
 
 def shelf_of(values: Mapping[str, Any]) -> Shelf:
-    """Where the command line wants datasets to be; raises GpufeedError for a decoder that builds no cache."""
-    choices = {name for name, decoder in DECODERS.items() if decoder.reads == "files"}  # of no other store
+    """Return the Shelf of a composed config; raise GpufeedError for a decoder that cannot build a cache."""
+    choices = {name for name, decoder in DECODERS.items() if decoder.reads == "files"}  # not strips
     require_known("decoder", values["cache_decoder"], choices, "cache_decoder")
     archives = tuple(Path(folder) for folder in values["archives"])
     root, decoder = expanded(values["data_folder"]), values["cache_decoder"]
@@ -57,11 +57,11 @@ def shelf_of(values: Mapping[str, Any]) -> Shelf:
 
 
 def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
-    """The manifest of a source of the config, downloaded and prepared if it is not there.
+    """Return the manifest of a source of the config, downloaded and prepared if it is not there.
 
-    shipped: the config as it comes, whose files the workflow would prepare into the folder of that name. A
-    source that differs, or is made by options, has a folder whose name ends in a digest of what it is made
-    of, unless the workflow has prepared just that. Raises GpufeedError as `fetch` and `prepare` do.
+    shipped: the unchanged config, whose sources the workflow prepares in the folder of their name. A source
+    that differs from it, or has options, gets a folder whose name ends in a digest of its settings, unless
+    the workflow has already prepared exactly that. Raises GpufeedError as `fetch` and `prepare` do.
     """
     source, options = config["sources"][name], source_options(config, name)
     made_of = content(config, name)
@@ -80,7 +80,7 @@ def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
 
 
 def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Path) -> None:
-    """Fetches a source's files, or makes the dataset that it is made of, and lays its images out."""
+    """Fetch a source's files, or make the dataset that it derives from, and prepare it."""
     source, options = config["sources"][name], source_options(config, name)
     files = [SourceFile(**{**file, "urls": tuple(file.get("urls", ()))}) for file in source.get("files", [])]
     if source["layout"] in DERIVED:
@@ -100,7 +100,7 @@ def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Pat
 
 
 def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
-    """Whether the manifest is there and was made from just that."""
+    """Return whether the manifest exists and was made from this source and these options."""
     if not manifest.exists():
         return False
     try:
@@ -120,20 +120,22 @@ def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
 
 
 def as_list(value: object) -> object:
-    """Sides of an image as JSON, config and code have them: one number for both, a list or a tuple."""
+    """Return a tuple as a list, to compare values of JSON, config and code."""
     return list(value) if isinstance(value, list | tuple) else value
 
 
 def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
-    """The store that the cell's loader reads, built if it is not there or not of this manifest. The extension
-    of a model's activation is found or built when it is asked for."""
+    """Return the store that the cell's loader reads; build it if it is missing or of another manifest.
+
+    The extension of a model's activation is found or built when it is needed.
+    """
     if LOADERS[cell.loader].store is None:
         return Stores()
     return stores_in(cell, Manifest.read(manifest), manifest.parent, shelf.decoder)
 
 
 def stores_in(cell: Cell, samples: Manifest, folder: Path, decoder: str) -> Stores:
-    """As `stores`, in a folder; decoder: builds the caches."""
+    """Return the cell's store in a folder, built if needed. decoder: builds the caches."""
     name, file = LOADERS[cell.loader].reads, store_file(cell.loader, decoder, cell.hyper.get("recipe"))
     if file is None:
         return Stores()
@@ -145,7 +147,7 @@ def stores_in(cell: Cell, samples: Manifest, folder: Path, decoder: str) -> Stor
 
 
 def opens(name: str, path: Path, manifest: Manifest) -> bool:
-    """Whether a store is there, whole and of this manifest."""
+    """Return whether a store exists, is complete and belongs to this manifest."""
     if not path.exists():
         return False
     try:

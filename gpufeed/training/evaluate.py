@@ -1,4 +1,4 @@
-"""What a model says of every sample of a split."""
+"""Evaluate a model on every sample of a split."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Answers:
     loss: float
 
     def accuracy(self) -> dict[str, int | float | str]:
-        """The `accuracy` of a record."""
+        """Return the `accuracy` of a record."""
         correct, images = int((self.labels == self.predicted).sum()), len(self.labels)
         return {
             "split": self.split,
@@ -44,10 +44,10 @@ def answers(
     precision: str,
     channels_last: bool = False,
 ) -> Answers:
-    """Asks the model about one epoch of an open loader; leaves it in evaluation mode.
+    """Run the model on one epoch of an open loader; leave it in evaluation mode.
 
-    Raises GpufeedError if the loader did not give every sample of its split once, or if the loss is
-    not finite.
+    Raises GpufeedError if the loader did not yield as many samples as its split has, or if the loss is not
+    finite.
     """
     model.eval()
     expected, labels, predicted = loader.share, [], []
@@ -58,7 +58,7 @@ def answers(
         with autocast(device, precision):
             logits = model(inputs).float()  # (N, classes)
         loss += F.cross_entropy(logits, batch.labels, reduction="sum")
-        # a copy, so that a loader may use the memory of a batch again
+        # a copy, since a loader may reuse the memory of a batch
         labels.append(batch.labels.clone())
         predicted.append(logits.argmax(1))
     images = sum(map(len, labels))

@@ -52,7 +52,9 @@ class ImageDataModule(LightningDataModule):
         seed: int = 0,
         archives: tuple[str | Path, ...] = (),
     ):
-        """data_dir: folder of all datasets, with a subfolder for this one. num_workers: 0 decodes in the
+        """Check the settings.
+
+        data_dir: folder of all datasets, with a subfolder for this one. num_workers: 0 decodes in the
         training process; loaders without workers ignore it. augment: for training images; augment_options
         override config/hydra/augment. archives: folders that are searched for the dataset's files before a
         download, beside data_dir, its parent and those of the config.
@@ -117,7 +119,7 @@ class ImageDataModule(LightningDataModule):
         return {**shipped(), "sources": {**shipped()["sources"], **own}}
 
     def _provided(self) -> tuple[Manifest, Stores]:
-        """Return what the loader reads; make what is missing."""
+        """Return the loader's inputs; make those that are missing."""
         archives = [*self.archives, *shipped()["archives"]]
         shelf = shelf_of({**shipped(), "data_folder": self.data_dir, "archives": archives})
         path = dataset(self.dataset, self._config(), shipped(), shelf)
@@ -166,7 +168,7 @@ class ImageDataModule(LightningDataModule):
         return self._open("train")
 
     def val_dataloader(self) -> Batches:
-        """Return the images held out, in order and not augmented."""
+        """Return the held-out images, in order and not augmented."""
         return self._open("val")
 
     def test_dataloader(self) -> Batches:
@@ -196,7 +198,7 @@ class ImageDataModule(LightningDataModule):
         return batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Keep the number of the epoch: Lightning restores a loader's own state only in mid-epoch."""
+        """Return the number of the epoch; Lightning restores a loader's own state only in mid-epoch."""
         training = self._opened.get("train")
         return {"train": self._state if training is None else training.state_dict()}
 
@@ -210,7 +212,7 @@ class ImageDataModule(LightningDataModule):
         self._close()
 
     def _close(self, *names: str) -> None:
-        """Close the open loaders of these names; without a name, all."""
+        """Close the open loaders of these names, by default all."""
         for name in names or tuple(self._opened):
             if (batches := self._opened.pop(name, None)) is not None:
                 if name == "train":

@@ -18,12 +18,12 @@ def make_optimiser(
     device: torch.device,
     capturable: bool = False,
 ) -> torch.optim.Optimizer:
-    """The optimiser that `options` names; raises GpufeedError for an unknown one.
+    """Return the optimiser that `options` names; raise GpufeedError for an unknown one.
 
-    With `decay_matrices_only` parameters of one dimension, biases and normalisation, are not decayed.
-    On CUDA it is torch's fused one, which never waits for the device, not even with a gradient scaler. With
-    `torch_defaults` torch chooses.
-    capturable: for a CUDA graph; the learning rate is then a tensor that a captured step reads anew.
+    With `decay_matrices_only`, parameters of one dimension (biases and normalisation) are not decayed. On
+    CUDA it is torch's fused one, which never waits for the device, even with a gradient scaler. With
+    `torch_defaults` torch chooses. capturable: for a CUDA graph; the learning rate is then a tensor, which
+    each replay reads.
     """
     name, fused = options["optimiser"], (True if device.type == "cuda" else None)
     if options.get("torch_defaults"):
@@ -46,7 +46,7 @@ def make_optimiser(
 
 
 def decay_groups(parameters: Iterable[torch.nn.Parameter]) -> list[dict[str, Any]]:
-    """The parameters as an optimiser's groups: those of two or more dimensions, and the rest undecayed."""
+    """Return an optimiser's groups: parameters of two or more dimensions, and the rest without decay."""
     parameters = list(parameters)
     matrices = [parameter for parameter in parameters if parameter.ndim > 1]
     rest = [parameter for parameter in parameters if parameter.ndim < 2]
@@ -55,7 +55,7 @@ def decay_groups(parameters: Iterable[torch.nn.Parameter]) -> list[dict[str, Any
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Sets the rate of the next step; a tensor is filled in place, for the graph that holds it."""
+    """Set the rate of the next step, in place if it is a tensor that a CUDA graph reads."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(rate)
@@ -64,15 +64,15 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 
 def rate_at(rates: Sequence[float], step: int) -> float:
-    """The rate of a step, counted from 0; beyond the schedule its last one."""
+    """Return the rate of a step, counted from 0; after the schedule's end its last one."""
     return rates[min(step, len(rates) - 1)]
 
 
 def learning_rates(options: Mapping[str, Any], total_steps: int) -> list[float]:
-    """The learning rate of every step of a run.
+    """Return the learning rate of every step of a run.
 
-    `one_cycle` rises over the first `warmup_share` of the steps to `learning_rate` and falls to nearly
-    zero (torch's OneCycleLR; momentum stays as it is). Raises GpufeedError for an unknown schedule.
+    `one_cycle` rises over the first `warmup_share` of the steps to `learning_rate` and falls to nearly zero
+    (torch's OneCycleLR with constant momentum). Raises GpufeedError for an unknown schedule.
     """
     rate, schedule = float(options["learning_rate"]), options["schedule"]
     require_known("trainer.schedule", schedule, SCHEDULES)
@@ -82,7 +82,7 @@ def learning_rates(options: Mapping[str, Any], total_steps: int) -> list[float]:
         )
     if schedule == "constant" or total_steps < 2:
         return [rate] * total_steps
-    # OneCycleLR divides by the length of the rise less one step, which must therefore exceed one step
+    # OneCycleLR divides by the length of the rise minus one step, so that it must exceed one step
     share = min(1.0, max(float(options["warmup_share"]), 1.5 / total_steps))
     stand_in = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=rate)
     schedule = OneCycleLR(

@@ -1,4 +1,4 @@
-"""Loaders and datasets by name, for a training loop of one's own.
+"""Loaders and datasets by name, for the user's own training loop.
 
 with loader("resident", "photos", batch_size=256, recipe={"size": 224}, augment="torch") as batches:
     for epoch in range(90):
@@ -41,7 +41,7 @@ SAME = ("seed", "batch_size", "ranks", "images")  # must be unchanged to resume 
 
 
 class Batches:
-    """(images, labels) of each batch of an open loader, on its device; iterating once is an epoch.
+    """Yields (images, labels) of each batch of an open loader, on its device; iterating once is an epoch.
 
     images: normalised float (N, 3, H, W); labels: int64 (N,). The caller may keep both. Every rank yields
     as many batches: a rank with one batch less than rank 0 splits its last batch in two. If that batch has
@@ -50,7 +50,7 @@ class Batches:
     """
 
     def __init__(self, loader: Loader, augment: Callable | None):
-        """augment: for whole batches on the device; None if the loader has done it."""
+        """Wrap the loader. augment: for whole batches on the device; None if the loader augments."""
         self.loader, self.augment, self.steps = loader, augment, steps_in_epoch(loader)
         self.running: Iterator[PICTURE] | None = None
         self.begun = False  # whether a batch of the epoch was requested
@@ -83,20 +83,22 @@ class Batches:
 
     @torch.no_grad()
     def _finished(self, batch: Batch, epoch: int) -> PICTURE:
-        """Augment the batch, and clone what lies in the loader's memory, which it uses again."""
+        """Augment the batch, and copy the tensors in the loader's memory, which it reuses."""
         if self.augment is None:
             return batch.images.clone(), batch.labels.clone()
         return self.augment(batch.images, batch.ids, epoch), batch.labels.clone()
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position in the epoch. Lightning saves rank 0's, whose last batch is whole, for all."""
+        """Return the position in the epoch. Lightning saves that of rank 0, whose last batch is not
+        split, for all.
+        """
         loader, request = self.loader, self.loader.request
         place = {"epoch": loader.epoch, "next_batch": loader.next_batch}
         sizes = {"batch_size": request.batch_size, "ranks": request.world_size}
         return {**place, "seed": request.seed, **sizes, "images": len(loader.split_ids)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Resume. Raises GpufeedError for a state in mid-epoch whose batches differ from this loader's."""
+        """Resume; raise GpufeedError for a state in mid-epoch whose batches differ from this loader's."""
         self.end()
         own, step, last = self.state_dict(), state["next_batch"], len(self.loader) - 1
         differ = [key for key in SAME if state[key] != own[key]] if step else []
@@ -105,7 +107,7 @@ class Batches:
             raise GpufeedError(
                 f"a checkpoint from the middle of an epoch with {found}",
                 f"{wanted}, as in the data module",
-                "give the data module the checkpoint's settings, or resume from the end of an epoch",
+                "set the checkpoint's settings in the data module, or resume from the end of an epoch",
             )
         self.second_part = step > last
         place = {"epoch": state["epoch"], "next_batch": min(step, last)}
@@ -124,7 +126,7 @@ def whole(state: dict[str, int]) -> dict[str, int]:
 
 
 class Feed(Batches):
-    """(images, labels) of each batch; open until `close`, which `with` calls."""
+    """Yields (images, labels) of each batch; open until `close`, which `with` calls."""
 
     def close(self) -> None:
         """End the loader's threads and processes; safe to call twice."""
@@ -161,25 +163,25 @@ def loader(
     cache_folder: str | Path | None = None,
     cache_decoder: str = "simplejpeg",
 ) -> Feed:
-    """Return a loader by its name, open; iterating it once is one epoch, in an order of its own.
+    """Open a loader by its name; iterating over it once is one epoch, each in another order.
 
     It yields images, normalised float (N, 3, H, W), and labels, int64 (N,), on the device; both may be kept.
-    In a process group of torch.distributed each rank has its share of the images, in as many batches.
+    In a process group of torch.distributed each rank has its share of the images, in equally many batches.
 
-    source: a folder of class folders (CLASS/IMAGE, or train/CLASS/IMAGE beside val), read where it is; or a
-    manifest, its path or its folder, as `prepare` makes them. training: whether images are shuffled, cropped
-    at random and augmented; None: of split `train`. workers: processes or threads that decode; None: one a
-    core, where the loader has any. persistent_workers: None: where the loader can keep them.
+    source: a folder of class folders (CLASS/IMAGE, or train/CLASS/IMAGE beside val), read in place; or a
+    manifest, its path or its folder, as made by `prepare`. training: whether images are shuffled, cropped at
+    random and augmented; by default for split `train`. workers: processes or threads that decode; by default
+    one a core, if the loader has any. persistent_workers: by default true if the loader can keep them.
 
-    recipe: None takes whole images of one size, or brings all to `resize` (height, width). A dict of options
-    of random_resized_crop, such as {"size": 224}, cuts a window out of each. augment, augment_options: name
-    and options of config/hydra/augment, for training. mean, std: by which pixels are normalised; None: the
-    dataset's, of a plain folder ImageNet's.
+    recipe: None uses whole images of one size, or resizes all to `resize` (height, width). A dict of options
+    of random_resized_crop, such as {"size": 224}, crops a window of each. augment, augment_options: name and
+    options of config/hydra/augment, for training. mean, std: for normalisation; by default the dataset's, for
+    a plain folder ImageNet's.
 
-    cache_folder: for a cache, strips, shards or .beton file that the loader reads, built by the first call.
-    None: beside a manifest, and NAME-cache beside a plain folder. cache_decoder: who decodes for a cache.
+    cache_folder: for a cache, strips, shards or .beton file that the loader reads, built by the first call;
+    by default beside a manifest, and NAME-cache beside a plain folder. cache_decoder: decodes for a cache.
 
-    Raises GpufeedError for what is unknown or cannot be combined, and Skip if this node lacks something.
+    Raises GpufeedError for unknown values and impossible combinations, and Skip if this node lacks something.
     """
     if name in LOADERS and LOADERS[name].ceiling:
         raise unknown("loader", name, [one for one in LOADERS if not LOADERS[one].ceiling], "gpufeed.loader")
@@ -238,13 +240,13 @@ def loader(
 
 
 def opened(source: str | Path | Manifest, resize: tuple[int, int] | None) -> Manifest:
-    """Return a manifest whose files have headers that can be read; of a plain folder others are left out."""
+    """Return the manifest of a source; files of a plain folder without a readable header are left out."""
     manifest = manifest_of(source)
     if manifest.info.layout == IN_PLACE and not manifest.table["height"].any():
         manifest = read_headers(manifest)
         whole_files = manifest.table["height"] > 0
         for path in manifest.table["path"][~whole_files]:
-            log.warning("left out %s, which has no header of an image", path)
+            log.warning("left out %s, which has no image header", path)
         table = manifest.table[whole_files].reset_index(drop=True)
         manifest = Manifest(manifest.root, manifest.info, table)
     if resize is None:
@@ -253,7 +255,7 @@ def opened(source: str | Path | Manifest, resize: tuple[int, int] | None) -> Man
 
 
 def check_moments(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
-    """Raise GpufeedError unless what is given is a number for each of three channels; of std above 0."""
+    """Raise GpufeedError unless mean and std, if given, are three numbers each, those of std above 0."""
     for name, values, least in (("mean", mean, "three numbers"), ("std", std, "three numbers above 0")):
         if values is None:
             continue
@@ -267,14 +269,14 @@ def check_moments(mean: Sequence[float] | None, std: Sequence[float] | None) -> 
             raise GpufeedError(
                 f"{name}: {values!r}, in gpufeed.loader",
                 f"{least}, one a channel (red, green, blue)",
-                f"correct {name}, or leave it out to take the dataset's",
+                f"correct {name}, or leave it out to use the dataset's",
             )
 
 
 def moments(
     manifest: Manifest, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> dict[str, list[float]]:
-    """Return mean and standard deviation by which pixels are normalised."""
+    """Return the mean and standard deviation for normalisation."""
     given = {"mean": mean, "std": std}
     return {name: list(vars(manifest.info)[name] if own is None else own) for name, own in given.items()}
 
@@ -297,13 +299,13 @@ def prepare(
     limit: int | None = None,
     archives: Sequence[str | Path] = (),
 ) -> Manifest:
-    """Return the manifest of a dataset, which is downloaded or sorted, checked and kept if it is not there.
+    """Return the manifest of a dataset; download or lay out and check it first if it is missing.
 
     source: a name of `sources` in config/config.yaml, such as "cifar10" or "tiny_imagenet"; or a folder of
-    class folders, or a zip or tar of it, of which one image in ten is held out where no folder says which.
-    Every image is decoded once; what cannot be is left out and listed in `info.quarantined`. resize: (height,
-    width) to which loaders bring all images. limit: images to train on at most. archives: more folders that
-    are searched before a download.
+    class folders, or a zip or tar of it, of which one image in ten is held out if there is no evaluation
+    folder. Every image is decoded once; those that cannot be decoded are left out and listed in
+    `info.quarantined`. resize: (height, width) to which loaders resize all images. limit: training images at
+    most. archives: more folders that are searched before a download.
 
     Raises GpufeedError for an unknown name, a failed download and too many broken images.
     """

@@ -1,7 +1,7 @@
 """Rows and epoch entries of a training, and the end of its measurement, the same for every trainer.
 
-A measured run continues until its steady state is long enough; its model stays that of the planned run.
-Short runs differ by what happens to fall into them: a second of steady state is no measurement of a loader.
+A measured run continues until its steady state is long enough, since a second of steady state is no
+measurement of a loader. Its model stays that of the planned run.
 """
 
 import logging
@@ -26,7 +26,7 @@ log = logging.getLogger("gpufeed")
 def summarise_epoch(
     epoch: int, marks: Sequence[StepMarks], losses: Sequence[torch.Tensor]
 ) -> tuple[dict, list[dict]]:
-    """The entry of an epoch in the record and its rows; call after the device has passed its end.
+    """Return the entry of an epoch in the record and its rows; the device must have finished the epoch.
 
     losses: 0-dimensional, one a step. Raises GpufeedError at the first one that is not finite.
     """
@@ -37,7 +37,7 @@ def summarise_epoch(
 
 
 def epoch_entry(epoch: int, rows: Sequence[Mapping]) -> dict:
-    """The entry of an epoch in the record, from all of its rows: their totals follow one on another."""
+    """Return the entry of an epoch in the record from all of its rows, whose totals add up to the epoch."""
     images, epoch_s = sum(row["images"] for row in rows), sum(row["total_ms"] for row in rows) / 1e3
     return {
         "epoch": epoch,
@@ -58,9 +58,9 @@ def log_epoch(entry: dict) -> None:
 
 
 def check_images(job: TrainJob, epoch: int, images: int, run_is_over: bool) -> None:
-    """Raises GpufeedError if an epoch lost or repeated samples of this rank.
+    """Raise GpufeedError if an epoch lost or repeated samples of this rank.
 
-    images: how many came. run_is_over: a run of `steps` may end before its epoch does.
+    images: how many the loader yielded. run_is_over: a run of `steps` may end before its epoch does.
     """
     expected = job.loader.share
     cut_short = job.steps is not None and run_is_over
@@ -74,7 +74,7 @@ def check_images(job: TrainJob, epoch: int, images: int, run_is_over: bool) -> N
 
 
 def check_losses(rows: list[dict]) -> None:
-    """Raises GpufeedError at the first loss that is not finite."""
+    """Raise GpufeedError at the first loss that is not finite."""
     for row in rows:
         if not math.isfinite(row["loss"]):
             raise GpufeedError(
@@ -85,14 +85,14 @@ def check_losses(rows: list[dict]) -> None:
 
 
 class MinimumDuration:
-    """Asked at the end of a run whether it goes on; `planned` tells whether it has not gone on yet.
+    """Decides at the end of a run whether it continues; `planned` is whether it has not continued yet.
 
-    Further steps train at the schedule's last rate, and the model gets its weights back after them. These lie
-    in the host's memory meanwhile, so that the peak of the device's is that of the run as planned.
+    Further steps train at the schedule's last rate; afterwards the model's weights are restored. Meanwhile
+    these are in host memory, so that the peak of the device's memory is that of the planned run.
     """
 
     def __init__(self, job: TrainJob, least_s: float):
-        """least_s: seconds that the steps after warm-up take together at least; 0 for a run as planned."""
+        """Set the least duration in seconds of all steps after warm-up; 0: the run ends as planned."""
         self.job, self.least_s = job, least_s
         self.kept: dict[str, torch.Tensor] | None = None
         self.until_s = math.inf  # on the host's clock
@@ -103,17 +103,18 @@ class MinimumDuration:
 
     @property
     def time_is_up(self) -> bool:
-        """Whether a run of `steps` has gone on for long enough, whatever number of steps was thought missing.
+        """Whether a run of `steps` has continued for long enough, even if fewer steps than estimated were
+        made.
 
-        Steps that were loaded ahead promise others as fast, which may take many times as long.
+        An estimate from steps with prefetched batches is too high, since later steps may be much slower.
         """
         return time.perf_counter() >= self.until_s
 
     def steps(self, rows: Sequence[Mapping], epochs: Sequence[Mapping]) -> int:
-        """How many steps are still to be made; 0 if it has been long enough. Every rank must ask.
+        """Return how many more steps to make; 0 if the run was long enough. Every rank must call it.
 
-        rows: of all steps so far. epochs: their entries, or {"steps": ...} of one that is not over. Whole
-        epochs, but for a run of `steps`, which may end anywhere.
+        rows: of all steps so far. epochs: their entries, or {"steps": ...} for one that is not over. The
+        result is whole epochs, except for a run of `steps`, which may end anywhere.
         """
         if not self.least_s:
             return 0
@@ -127,7 +128,7 @@ class MinimumDuration:
         if self.job.steps is not None and self.job.loader.request.world_size == 1:
             self.until_s = time.perf_counter() + self.least_s - steady_s
         missing = (self.least_s - steady_s) * (len(rows) - left_out) / max(steady_s, 1e-6)
-        # never more than ten times as long at once: a first guess from a few steps may be far off
+        # at most ten times as long at once, since a first estimate from a few steps may be far off
         missing = max(1, min(math.ceil(missing), 10 * len(rows)))
         return missing if self.job.steps is not None else math.ceil(missing / in_epoch) * in_epoch
 
@@ -138,7 +139,7 @@ class MinimumDuration:
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Gives the model the weights of the run as planned, in place: a graph reads these tensors."""
+        """Restore the weights of the planned end, in place, since a CUDA graph reads these tensors."""
         if self.kept is not None:
             for name, tensor in self.job.model.state_dict().items():
                 tensor.copy_(self.kept[name])
@@ -148,34 +149,34 @@ batches_log = logging.getLogger(LOGGER)
 
 
 def forked_rng(device: torch.device) -> AbstractContextManager:
-    """Within it random numbers are drawn that leave no trace afterwards."""
+    """Return a context after which torch's random states are restored."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 class Recorder:
-    """Of one run. `step` and `epoch` count what is done, from 0 on, over resumed runs too.
+    """Records one run. `step` and `epoch` count from 0, across resumed runs too.
 
-    With several ranks its images and losses are those of all ranks together, its times those of this one.
+    With several ranks, images and losses are those of all ranks together, times those of this one.
     """
 
     def __init__(self, job: TrainJob, least_s: float = 0.0):
-        """least_s: as in Trainer.run; `total` grows where the run is shorter."""
+        """Start recording. least_s: as in Trainer.run; `total` grows if the run is shorter."""
         self.job, self.total, self.in_epoch = job, job.total_steps(), steps_in_epoch(job.loader)
-        self.longer = MinimumDuration(job, least_s)
-        # mps has no events here: its steps can be timed only by waiting for each
+        self.minimum_duration = MinimumDuration(job, least_s)
+        # there are no events for mps: its steps are timed by waiting for each
         self.waits = job.synchronise == "step" or job.device.type == "mps"
         self.rows: list[dict] = []  # of the epochs that are over
         self.epochs: list[dict] = []
         self.first_batch_s = 0.0
-        self.read: list[dict] = []  # rows of the present epoch
-        self.own_images = 0  # of the present epoch, on this rank
-        self.resumed: list[int] = []  # after how many steps another process took the run up again
-        self.marks: list[StepMarks] = []  # of the present epoch, not read yet
+        self.read: list[dict] = []  # rows of the current epoch
+        self.own_images = 0  # of the current epoch, on this rank
+        self.resumed: list[int] = []  # steps after which another process resumed the run
+        self.marks: list[StepMarks] = []  # of the current epoch, not read yet
         self.losses: list[torch.Tensor] = []  # each 0-dimensional, on the device
 
     @property
     def step(self) -> int:
-        """Steps of the run so far."""
+        """Number of steps of the run so far."""
         return len(self.rows) + self.step_in_epoch
 
     @property
@@ -184,32 +185,34 @@ class Recorder:
 
     @property
     def epoch(self) -> int:
-        """The present epoch."""
+        """The current epoch."""
         return len(self.epochs)
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether no step is left in the present epoch, or in the run."""
+        """Whether no step is left in the current epoch, or in the run."""
         return self.step_in_epoch == self.in_epoch or self.step == self.total
 
     def run_is_over(self) -> bool:
-        """Whether the step was the last of the run; at its planned end `total` grows if it goes on."""
-        if self.longer.time_is_up:
+        """Return whether the step was the last of the run; `total` grows at the planned end of a
+        short run.
+        """
+        if self.minimum_duration.time_is_up:
             self.total = self.step
-        if self.step == self.total and self.longer.least_s:
+        if self.step == self.total and self.minimum_duration.least_s:
             self.settle()
             epochs = [*self.epochs, {"steps": self.step_in_epoch}]
-            self.total += self.longer.steps([*self.rows, *self.read], epochs)
+            self.total += self.minimum_duration.steps([*self.rows, *self.read], epochs)
             self.begin()
         return self.step == self.total
 
     def begin(self) -> None:
-        """Starts the clock: of an epoch, or of what is left of one."""
+        """Start the clock of an epoch, or of the rest of one."""
         synchronise(self.job.device)
         self.previous = Mark(self.job.device)
 
     def arrived(self, batch: Batch) -> None:
-        """The batch of the next step is here: its training begins."""
+        """Mark that the batch of the next step has arrived and its training begins."""
         if not self.step:
             self.first_batch_s = time.perf_counter() - self.previous.host_s
         if self.waits:
@@ -217,7 +220,7 @@ class Recorder:
         self.start = Mark(self.job.device)
 
     def trained(self, batch: Batch, loss: torch.Tensor) -> None:
-        """The step on that batch is queued. loss: 0-dimensional, on the device."""
+        """Mark that the step on the batch is queued. loss: 0-dimensional, on the device."""
         if self.waits:
             synchronise(self.job.device)
         end, images = Mark(self.job.device), len(batch.labels)
@@ -228,13 +231,13 @@ class Recorder:
         self.losses.append(loss)
         self.own_images += images
         self.previous = end
-        if self.waits and self.longer.planned and batches_log.handlers:
+        if self.waits and self.minimum_duration.planned and batches_log.handlers:
             synchronise(self.job.device)
             batches_log.info("", extra={"batch": self.marks[-1].row(math.nan)})
             self.previous = Mark(self.job.device)  # the handler's time belongs to no batch
 
     def settle(self) -> None:
-        """Waits for the device and reads all marks; raises GpufeedError at a loss that is not finite."""
+        """Wait for the device and read all marks; raise GpufeedError at a loss that is not finite."""
         synchronise(self.job.device)  # from here on events and losses may be read
         if self.marks:
             images, losses = self._over_ranks()
@@ -247,13 +250,13 @@ class Recorder:
             check_losses(rows)
 
     def _over_ranks(self) -> tuple[list[int], list[float]]:
-        """Images and mean loss of each step that is not read yet, over all ranks."""
+        """Return the images and mean loss of each unread step, over all ranks."""
         images, losses = [mark.images for mark in self.marks], torch.stack(self.losses).float()
         request = self.job.loader.request
         if request.world_size == 1:
             return images, losses.tolist()
         own = torch.tensor(images, dtype=torch.float64, device=losses.device)
-        # a rank whose share is used up trains on nothing: whatever loss it has then is not counted
+        # the loss of a rank without images left does not count
         shares = torch.where(own > 0, own * losses.double(), torch.zeros_like(own))
         counted, weighted = summed(torch.stack([own, shares]), request)
         whole, first = [round(n) for n in counted.tolist()], len(self.read)
@@ -261,15 +264,15 @@ class Recorder:
             if n != (expected := images_in_step(self.job.loader, step)):
                 raise GpufeedError(
                     f"{n} images of {request.world_size} ranks in step {step} of epoch {self.epoch}",
-                    f"{expected}, by which the gradients were weighted",
+                    f"{expected}, the number by which the gradients were weighted",
                     "choose another loader and report this one",
                 )
         return whole, (weighted / counted).tolist()
 
     def end_epoch(self) -> dict:
-        """Reads what is left of the epoch, off the clock, and returns its entry; then the next one begins.
+        """Read the rest of the epoch, off the clock; return its entry and go on to the next epoch.
 
-        Raises GpufeedError at a loss that is not finite and where samples were lost or repeated.
+        Raises GpufeedError for a loss that is not finite and for lost or repeated samples.
         """
         self.settle()
         check_images(self.job, self.epoch, self.own_images, self.step == self.total)
@@ -279,15 +282,15 @@ class Recorder:
         self.read, self.own_images = [], 0
         if self.job.loader.request.rank == 0:
             log_epoch(entry)
-        # the planned end is judged after the run
-        if self.job.judge is not None and self.step < self.total and self.longer.planned:
+        # the planned end is evaluated after the run
+        if self.job.judge is not None and self.step < self.total and self.minimum_duration.planned:
             entry["accuracy"] = self._judged()
         if self.job.on_epoch is not None:
             self.job.on_epoch(entry)
         return entry
 
     def _judged(self) -> dict:
-        """The accuracy between two epochs; training goes on as if nobody had asked."""
+        """Evaluate between two epochs without an effect on the training; return the accuracy."""
         with forked_rng(self.job.device):
             accuracy = self.job.judge()
         self.job.model.train()
@@ -295,17 +298,17 @@ class Recorder:
         return accuracy
 
     def result(self) -> TrainResult:
-        """What the run was, with the model as it was at the planned end."""
-        self.longer.put_back()
+        """Return the run's result; restore the model of the planned end."""
+        self.minimum_duration.put_back()
         return TrainResult(self.rows, self.epochs, self.first_batch_s, self.resumed)
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as plain values, after `settle`."""
+        """Return the state as plain values; call `settle` before."""
         names = ("rows", "epochs", "first_batch_s", "read", "own_images", "resumed")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up the run that this is the state of."""
+        """Resume the run from a state."""
         for name, value in state.items():
             setattr(self, name, value)
         self.resumed = [*self.resumed, self.step]

@@ -1,4 +1,6 @@
-"""What a cell runs with: device, stores, model, augment, loader request, trainer, and its input files."""
+"""The parts of a cell at run time: device, stores, model, augment, loader request, trainer, and input
+files.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +32,7 @@ from gpufeed.training.engines.base import Trainer, TrainJob
 
 @dataclass(frozen=True)
 class Stores:
-    """What was built for the cell; None for what it does not use.
+    """The files built for the cell; None for those that it does not use.
 
     cache, strips, shards, beton: from the dataset for its loader. extension: the library of gpufeed.native,
     for the model's activation or the loader.
@@ -44,26 +46,26 @@ class Stores:
 
     @classmethod
     def of(cls, paths: Mapping[str, str]) -> "Stores":
-        """Those that are named in `paths`, such as the input of a job; `get` is all that is asked of it."""
+        """Return the stores named in `paths`, such as the input of a job, of which only `get` is called."""
         return cls(**{one.name: Path(path) for one in fields(cls) if (path := paths.get(one.name))})
 
 
 @dataclass
-class Place:
-    """Where a cell runs on this node; the CPU in fp32 until it is found."""
+class RuntimeContext:
+    """Where a cell runs on this node: on the CPU in fp32 before `find`."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "fp32"
     devices: int = 1
-    ranks: list[dict[str, str | None]] = field(default_factory=list)  # where each trained, once they have
-    batch_size: int | None = None  # that fitted into memory, where it is smaller than the cell's
-    cuda_graphs: bool | None = None  # whether there are any, where the cell leaves it to the device
-    workers: int | None = None  # how many there are, where the cell leaves it to the cores
-    tuned: dict[str, Any] | None = None  # axes of the loader, where the cell leaves them to a tuning
-    cpus: tuple[int, ...] = ()  # ids of those that the process is kept on, where the cell says how many
+    ranks: list[dict[str, str | None]] = field(default_factory=list)  # node and GPU of each, after training
+    batch_size: int | None = None  # the one that fitted into memory, if smaller than the cell's
+    cuda_graphs: bool | None = None  # whether they are used, if the cell says auto
+    workers: int | None = None  # their number, if the cell says auto
+    tuned: dict[str, Any] | None = None  # the loader's axes, if a tuning chose them
+    cpus: tuple[int, ...] = ()  # ids of the process's CPUs, if the cell sets their number
 
     def find(self, cell: Cell) -> None:
-        """Raises Skip if this node lacks what the cell asks for."""
+        """Find device, precision and cores for the cell; raise Skip if this node lacks them."""
         self.device, self.devices = resolve_device(cell.device), cell.devices
         require_devices(cell.devices, self.device, cell.device)
         self.precision = resolve_precision(cell.precision, self.device)
@@ -79,9 +81,9 @@ class Place:
             self.workers = workers_of(cell)
 
     def tune(self, cell: Cell, tuning: Path | None) -> Cell:
-        """Return the cell with the settings that a tuning chose, or as it is without one.
+        """Return the cell with the settings that a tuning chose, unchanged without a tuning.
 
-        Raises Skip or GpufeedError where the tuning came to nothing.
+        Raises Skip or GpufeedError if the tuning has no result.
         """
         if tuning is None:
             return cell
@@ -90,7 +92,7 @@ class Place:
         return setting.of_cell(cell)
 
     def resolved(self) -> dict[str, Any]:
-        """The field `resolved` of a document."""
+        """Return the field `resolved` of a document."""
         return {
             "device": self.device.type,
             "precision": self.precision,
@@ -106,12 +108,12 @@ class Place:
 
 
 def require_cores(count: int) -> tuple[int, ...]:
-    """Return the ids of the CPUs that this process is kept on; none where it is kept on no `count` of them.
+    """Return the ids of the CPUs that this process is restricted to; none if it is not restricted to `count`.
 
-    What trains without being timed has all of them. Raises Skip where a cell cannot have so many.
+    A training that is not timed has all CPUs. Raises Skip if the node has fewer.
     """
     if not can_restrict():
-        raise Skip(f"The cell runs on {count} CPU cores, and this system lets no process choose its cores.")
+        raise Skip(f"The cell runs on {count} CPU cores, and this system cannot restrict a process to cores.")
     if (allowed := cores_allowed()) < count:
         raise Skip(f"The cell runs on {count} CPU cores, and this job may use {allowed}.")
     cpus = tuple(sorted(os.sched_getaffinity(0)))
@@ -119,9 +121,10 @@ def require_cores(count: int) -> tuple[int, ...]:
 
 
 def workers_of(cell: Cell) -> int:
-    """Return how many worker processes or threads the loader has: of `auto` one a core, over all devices.
+    """Return the number of the loader's worker processes or threads; `auto` is one a core, split over
+    devices.
 
-    Without `cores` these are the cores that libraries have for their threads.
+    Without `cores` it is the number of torch's threads.
     """
     if cell.workers != "auto":
         return cell.workers
@@ -131,13 +134,13 @@ def workers_of(cell: Cell) -> int:
 
 
 def ahead_of(cell: Cell) -> int:
-    """Return how many batches come almost at once in the beginning: all that workers prepare."""
+    """Return how many batches arrive almost at once at the beginning: all that workers prefetch."""
     waiting = cell.prefetch_factor or 0
     return waiting + 2 if LOADERS[cell.loader].threads else workers_of(cell) * waiting
 
 
 def reads_files(manifest: Manifest, stores: Stores) -> bool:
-    """Whether the loader of a cell reads image files: without a store, or those that are in no strip."""
+    """Return whether a cell's loader reads image files: it has no store, or the store leaves some out."""
     if store := store_in(stores):
         name, path = store
         return bool(STORES[name].leaves) and load("store", name, "leaves")(path, manifest)
@@ -145,19 +148,19 @@ def reads_files(manifest: Manifest, stores: Stores) -> bool:
 
 
 def make_model(cell: Cell, request: LoadRequest) -> nn.Module:
-    """The cell's model with one output a class, for the size of its samples, on the request's device."""
+    """Return the cell's model for its classes and sample size, on the request's device."""
     classes, options = len(request.manifest.info.classes), cell.hyper.get("model", {})
     return make(cell.model, classes, request.image_size, options).to(request.device)
 
 
 def make_augment(name: str, cell: Cell, manifest: Manifest, seed: int) -> Any:
-    """An augment for the cell's mean and std; the cell's options belong to the cell's own augment."""
+    """Return an augment for the cell's mean and std; with the cell's options if it is the cell's augment."""
     options = cell.hyper.get("augment", {}) if name == cell.augment else {}
     return fetch("augment", name)(*mean_and_std(cell, manifest), seed, options)
 
 
 def mean_and_std(cell: Cell, manifest: Manifest) -> tuple[Sequence[float], Sequence[float]]:
-    """Return by what pixels are normalised: what the cell's model was made for, or the dataset's own."""
+    """Return mean and std for normalisation: those of the cell's model, or the dataset's."""
     own = cell.hyper.get("input", vars(manifest.info))
     return own["mean"], own["std"]
 
@@ -165,7 +168,7 @@ def mean_and_std(cell: Cell, manifest: Manifest) -> tuple[Sequence[float], Seque
 def load_request(
     cell: Cell, manifest: Manifest, stores: Stores, device: torch.device, seed: int, augment: Any
 ) -> LoadRequest:
-    """What the training loader gets to know; an augment for single samples travels in it."""
+    """Return the training loader's request, which includes an augment for single samples."""
     rank, world_size = place_in_group()
     return LoadRequest(
         manifest=manifest,
@@ -182,7 +185,7 @@ def load_request(
         workers=workers_of(cell),
         threads=torch.get_num_threads(),
         prefetch_factor=cell.prefetch_factor,
-        ahead=ahead_of(cell) if cell.hyper.get("recipe") else 0,  # other cells are as published
+        ahead=ahead_of(cell) if cell.hyper.get("recipe") else 0,  # other cells stay as published
         pin_memory=cell.pin_memory,
         persistent_workers=cell.persistent_workers,
         rank=rank,
@@ -198,12 +201,12 @@ def make_trainer(
     model: nn.Module,
     loader: Loader,
     augment: Any,
-    place: Place,
+    place: RuntimeContext,
     judge: Callable[[], dict] | None = None,
     on_epoch: Callable[[dict], None] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Trainer:
-    """The cell's trainer for this model and this open loader. judge and the rest: as in TrainJob."""
+    """Return the cell's trainer for this model and this open loader. judge and the rest: as in TrainJob."""
     job = TrainJob(
         model=model,
         loader=loader,
@@ -225,13 +228,13 @@ def make_trainer(
 
 
 def example_batch(request: LoadRequest) -> torch.Tensor:
-    """Noise with the shape and dtype of the loader's first batch, on the device, for warm-up and capture.
+    """Return noise like the loader's first batch, on the device, for warm-up and capture.
 
-    uint8 (N, H, W, 3), or float32 (N, 3, H, W) where samples are transformed in the loader.
+    It is uint8 (N, H, W, 3), or float32 (N, 3, H, W) if the loader transforms samples.
     """
     height, width = request.image_size
     n = min(request.batch_size, len(request.manifest.ids(request.split)))
-    # a generator of its own: the cell's random numbers do not depend on it
+    # its own generator, so that the cell's random numbers do not depend on it
     noise = torch.Generator(request.device).manual_seed(0)
     if request.sample_transform is not None:
         height, width = request.sample_transform.output_size(height, width)
@@ -241,11 +244,11 @@ def example_batch(request: LoadRequest) -> torch.Tensor:
 
 
 SAMPLED = 64  # files, evenly spaced: mapping one takes about 30 us, and a dataset may have millions
-LARGEST = 2**34  # bytes of a file that is looked at: 16 GiB are four million pages, about 0.2 s
+LARGEST = 2**34  # bytes of a file that is checked: 16 GiB are four million pages, about 0.2 s
 
 
 def input_files(request: LoadRequest) -> list[Path]:
-    """What its loader reads: the files of its store, without one the split's."""
+    """Return the files that a loader reads: those of its store, or without one the split's."""
     if store := store_in(request):
         name, path = store
         parts = STORES[name].parts and load("store", name, "parts")
@@ -257,7 +260,7 @@ def input_files(request: LoadRequest) -> list[Path]:
 
 
 def page_cached_share(files: Sequence[Path]) -> float | None:
-    """Share of the files' pages that are in memory, 0..1, from SAMPLED of them; None where nobody tells.
+    """Return the share of the files' pages that are in memory, 0..1, from a sample of files; None if unknown.
 
     Linux only. Files above LARGEST are left out.
     """

@@ -1,4 +1,4 @@
-"""A cell that runs out of memory, begun again with a smaller batch where its config allows one."""
+"""Restart a cell that runs out of memory with a smaller batch, if its config allows one."""
 
 import gc
 import logging
@@ -13,7 +13,7 @@ from gpufeed.core.errors import GpufeedError, Skip, first_line
 
 Made = TypeVar("Made")
 log = logging.getLogger("gpufeed")
-# of errors that have no type of their own: of the CUDA runtime, driver and libraries, and of torch on the CPU
+# texts of errors without a type: of the CUDA runtime, driver and libraries, and of torch on the CPU
 SAID = (
     *("out of memory", "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY"),
     *("STATUS_ALLOC_FAILED", "can't allocate memory"),
@@ -21,7 +21,7 @@ SAID = (
 
 
 class OutOfMemory(GpufeedError):
-    """No batch that the cell may have fits; it names those that were tried."""
+    """No batch size that the cell allows fits; the message names those that were tried."""
 
 
 def fitting(
@@ -30,11 +30,11 @@ def fitting(
     first: int | None = None,
     again: Callable[[], bool] = lambda: True,
 ) -> tuple[int, Made]:
-    """(batch size, what `work` returned) of the cell, or of the same cell with the first batch that fits.
+    """Call `work` with the cell, with smaller batches until one fits; return that size and the result.
 
     The batch is halved from `batch_size` down to `smallest_batch_size`, if the cell has one; its other
-    settings stay. first: the batch to begin with, where the cell may have it. again: whether the work may
-    still be begun again. Raises OutOfMemory where none fits, and what else stops `work`.
+    settings stay. first: the batch to begin with, if the cell allows it. again: whether the work may still be
+    restarted. Raises OutOfMemory if none fits, and other errors of `work`.
     """
     tried: list[int] = []
     least = cell.smallest_batch_size
@@ -55,17 +55,17 @@ def fitting(
                     "lower batch_size, or smallest_batch_size, down to which it is halved",
                 ) from error
             log.warning(
-                "out of memory at batch size %d, begun again with %d: %s",
+                "out of memory at batch size %d, starting again with %d: %s",
                 cell.batch_size,
                 smaller.batch_size,
                 first_line(error),
             )
         cell = smaller
-        release()  # here and not above: the error holds the frames, and they what is to be freed
+        release()  # not above, where the error's frames still hold the memory
 
 
 def halved(cell: Cell) -> Cell | None:
-    """The cell with half its batch, or the smallest that it may have; None where it has that already."""
+    """Return the cell with half its batch, at least the smallest allowed; None if it has that already."""
     least = cell.smallest_batch_size
     if least is None or cell.batch_size <= least:
         return None
@@ -73,13 +73,13 @@ def halved(cell: Cell) -> Cell | None:
 
 
 def sizes(tried: list[int]) -> str:
-    """`batch size 512`, or `batch sizes 512, 256 and 128`."""
+    """Return a text such as `batch size 512`, or `batch sizes 512, 256 and 128`."""
     *before, last = map(str, tried)
     return f"batch sizes {', '.join(before)} and {last}" if before else f"batch size {last}"
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or one that it followed upon, says that memory ran out: a device's or the host's."""
+    """Return whether an error, or one in its chain, means that the device's or the host's memory ran out."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, torch.OutOfMemoryError | MemoryError):
@@ -93,9 +93,9 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def release() -> None:
-    """Gives back what the try before held, and forgets what was compiled for its batch.
+    """Free the memory of the last attempt, and what was compiled for its batch size.
 
-    torch.compile would take a second size for a dimension that changes, and make slower code.
+    For a second size torch.compile would assume a dynamic dimension and make slower code.
     """
     gc.collect()
     torch.compiler.reset()

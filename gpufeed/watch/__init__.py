@@ -20,7 +20,7 @@ from gpufeed.watch.loop import BURST, HELD_DEVICE_BYTES, HELD_HOST_BYTES, Resuma
 from gpufeed.watch.stretches import Stretches
 
 __all__ = ["Watch", "watch"]
-# by the id of a loader: a loop may wrap it again for every epoch
+# by the id of a loader, since a loop may wrap it again for every epoch
 _KNOWN: dict[int, tuple[weakref.ref, Stretches]] = {}
 
 
@@ -38,11 +38,11 @@ def watch(
 ) -> Watch:
     """Return an iterable over the batches of `loader` that measures the loop around it.
 
-    accumulate: batches whose gradients make one step of the optimiser. device: where the model trains; if not
-    given, the current GPU once CUDA is in use, else the CPU. out: the file that the result is written to, or
-    None. held_host_bytes, held_device_bytes: memory that batches may be held in. burst: batches held at most;
-    with 0 none is. quiet: print no table when the process ends. deep: after the first epoch, or before a
-    result, measure once, in seconds, what each stage of a DataLoader takes, on some samples made again.
+    accumulate: batches whose gradients make one step of the optimiser. device: where the model trains; by
+    default the current GPU once CUDA is in use, else the CPU. out: the file that the result is written to, or
+    None. held_host_bytes, held_device_bytes: memory for batches that are held. burst: most batches held at
+    once; 0: none. quiet: print no table when the process ends. deep: after the first epoch, or before a
+    result, measure once how long each stage of a DataLoader takes, by making some samples again.
     """
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"watch() got {type(loader).__name__}; expected an iterable of batches")
@@ -64,7 +64,7 @@ def watch(
         record = Stretches(accumulate, burst, asked)
         record.deep = loader if deep else None
         atexit.register(_at_exit, record, path, quiet)
-        with suppress(TypeError):  # a list has no weak references: to wrap it again is another measurement
+        with suppress(TypeError):  # a list has no weak references: wrapping it again starts a new measurement
             _KNOWN[id(loader)] = weakref.ref(loader), record
     kind = ResumableWatch if callable(getattr(loader, "state_dict", None)) else Watch
     again = partial(watch, **counts, device=asked, out=path, quiet=quiet, deep=deep)
@@ -72,11 +72,11 @@ def watch(
 
 
 def _at_exit(record: Stretches, path: Path | None, quiet: bool) -> None:
-    """Write and print the result when the process ends; a forked process has none."""
+    """Write and print the result when the process ends, unless it is a forked one."""
     if record.pid == os.getpid() and record.steps:
         if (
             getattr(sys, "last_type", None) and record.deep is not None
-        ):  # nobody waits after an error or Ctrl-C
+        ):  # after an error or Ctrl-C, end at once
             record.deep, record.unstaged = None, "the training ended with an error before they were measured"
         result.finish(record, path, quiet)
 

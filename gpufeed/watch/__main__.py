@@ -10,7 +10,7 @@ from gpufeed.core.file_writes import write_whole
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="python -m gpufeed.watch",
         description="Writes a page about one or several trainings that gpufeed.watch watched: how far each "
@@ -24,13 +24,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns 0, or 2 where there is no page, with the reason on standard error."""
+    """Run the command line; return 0, or 2 without a page, with the reason on standard error."""
     asked = parser().parse_args(arguments)
     try:
-        from gpufeed.watch import watch_page  # matplotlib and pandas, for which --help need not wait
+        from gpufeed.watch import watch_page  # imports matplotlib and pandas, which --help does not need
 
         write_whole(asked.output, watch_page.page({file: watch_page.read(file) for file in asked.files}))
-    except (GpufeedError, OSError) as error:  # the latter: a folder that may not be written to
+    except (GpufeedError, OSError) as error:  # OSError: a folder without write access
         print(one_line(error), file=sys.stderr)
         return 2
     print(f"wrote {asked.output}")

@@ -1,4 +1,6 @@
-"""What batches of any type hold: samples, bytes, copies of them; and which random states a fetch moves."""
+"""Look into batches of any type: samples, bytes and copies of them; and the random states that a
+fetch changes.
+"""
 
 import copy
 import random
@@ -11,13 +13,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-PLAIN = (str, bytes, int, float, complex, bool, type(None))  # values that nobody writes into
-DEEPEST = 8  # levels of containers that are looked into
-FIRST_LEAVES = 64  # values among which the first array is looked for, at every step
+PLAIN = (str, bytes, int, float, complex, bool, type(None))  # immutable values
+DEEPEST = 8  # levels of containers to look into
+FIRST_LEAVES = 64  # values to search for the first array, at every step
 
 
 def leaves(batch: Any, depth: int = DEEPEST) -> Iterator[Any]:
-    """Yield what a batch consists of, containers and objects with attributes opened."""
+    """Yield the values of a batch; containers and objects with attributes are opened."""
     parts: Any = (batch,)
     if depth and not isinstance(batch, (torch.Tensor, np.ndarray, *PLAIN, type)):
         if isinstance(batch, (list, tuple)):
@@ -54,10 +56,10 @@ def held_bytes(batch: Any) -> tuple[int, int]:
 
 
 def own_memory(loader: Any, batch: Any) -> bool:
-    """Whether a batch may be held as it is: torch's DataLoader has pinned a copy of each part of it.
+    """Return whether a batch may be held without a copy: torch's DataLoader has pinned a copy of each part.
 
-    Other loaders (DALI, FFCV, ring buffers) and a `collate_fn` may use memory again. Batches of workers
-    lie in /dev/shm, each part with an open file: a burst of them could exhaust both. They are cloned.
+    Other loaders (DALI, FFCV, ring buffers) and a `collate_fn` may reuse memory. Batches of workers are in
+    /dev/shm, each part with an open file: a burst of them could exhaust both. They are cloned.
     """
     if not isinstance(loader, DataLoader) or not loader.pin_memory:
         return False
@@ -68,7 +70,7 @@ def own_memory(loader: Any, batch: Any) -> bool:
 
 
 def clone(batch: Any, made: dict[int, Any] | None = None) -> Any:
-    """Return a copy of a batch with memory of its own, of the same types; parts that are one stay one."""
+    """Return a copy of a batch in new memory, of the same types; shared parts stay shared."""
     made = {} if made is None else made
     if isinstance(batch, (*PLAIN, type)):
         return batch
@@ -80,9 +82,9 @@ def clone(batch: Any, made: dict[int, Any] | None = None) -> Any:
 def _cloned(batch: Any, made: dict[int, Any]) -> Any:
     if isinstance(batch, torch.Tensor):
         if batch.requires_grad:
-            raise TypeError("a copy would take no gradients back to the loader")
+            raise TypeError("gradients would not pass through a copy to the loader")
         if batch.device.type == "cpu" and batch.layout == torch.strided and batch.is_pinned():
-            # a copy from pageable memory takes longer: the burst would measure another step
+            # pinned too: a copy from pageable memory takes longer, so that the step would be another one
             return torch.empty_like(batch, pin_memory=True).copy_(batch)
         twin = batch.detach().clone()
         if type(batch) is not torch.Tensor:  # a subclass may have attributes
@@ -109,7 +111,7 @@ def _cloned(batch: Any, made: dict[int, Any]) -> Any:
 
 
 def random_states(device: torch.device | None) -> dict[str, Any]:
-    """Return the states of the generators that training may use too: of Python, NumPy, torch and the GPU."""
+    """Return the states of the generators that training may also use: of Python, NumPy, torch and the GPU."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     states = {
         "Python's": random.getstate(),

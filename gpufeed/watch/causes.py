@@ -1,6 +1,6 @@
-"""Why a watched loop is below its limit: causes, what was seen, what to change, and what that could bring.
+"""Why a watched loop is below its limit: causes, evidence, what to change, and the most that could gain.
 
-Every threshold is here. A cause that is not sure is not named.
+Every threshold is here. A cause that is not certain is not named.
 """
 
 import math
@@ -16,47 +16,50 @@ from gpufeed.system.host_memory import free_host_bytes
 from gpufeed.watch.signs import Signs, slope
 from gpufeed.watch.stages import COLLATE, DECODE, READ, SAMPLE, TRANSFORM
 
-# Below this loss no loader is worth a change, and a busy machine scatters by as much.
-LOSS, SURE = 0.08, 0.97  # SURE: the upper end of the interval of utilization, where there is one
-# Of the time: a loss that nobody waits for at the fetch is no reason to say that nothing is lost, nor is a
-# loader to blame for a smaller one where too few pairs of stretches give no interval.
+# A smaller loss is not worth a change of loader, and within the scatter of a busy machine.
+LOSS, SURE = 0.08, 0.97  # SURE: bound for the upper end of utilization's interval, if there is one
+# Share of the time. Without an interval, a smaller loss is not blamed on the loader; a larger one is not
+# called
+# nothing, even if nothing waits at the fetch.
 LITTLE = 0.15
-STALL = 1 / 3  # of the loss that must be seen as waiting at the fetch, else something else is slow
-FULL = 0.8  # of the loader's queue lies ready: it keeps up, and what is waited for is the handing over
-HANDED_S = 2e-3  # what a worker needs to hand a batch over: one that is made sooner is no work for it
-START, START_PERSISTENT = 0.05, 0.15  # of an epoch; workers that stay still make their first batch alone
-# A fetch is late by so many steps, and at least so long: a scheduler's hiccup is shorter.
+STALL = 1 / 3  # of the loss that must be waiting at the fetch; otherwise something else is slow
+FULL = 0.8  # share of the loader's queue that is ready: it keeps up, and the wait is for passing batches on
+HANDED_S = 2e-3  # a worker needs this to pass a batch on, so that a batch made faster needs no worker
+START, START_PERSISTENT = 0.05, 0.15  # of an epoch; a persistent worker still makes its first batch alone
+# A fetch is late by so many steps, and at least so long, since a scheduler's hiccup is shorter.
 LATE_STEPS, LATE_S = 5, 0.1
-# Fewest late fetches, and the largest share of all. With N workers at most LATE_OF_ROUND / N: if one worker
-# is late in every round, all of its samples are slow.
+# Fewest late fetches, and their largest share. With N workers at most LATE_OF_ROUND / N: if one worker is
+# late in
+# every round, all of its samples are slow.
 LATE_FETCHES, LATE_MOST, LATE_OF_ROUND = 2, 0.05, 0.5
-LATE_SHARE, LATE_OF_WAITS = 0.04, 0.5  # what they take of the run, and of all that fetches take too long
-LATE_BODIES = 1 / 3  # late steps may take so much of that: a busy machine is late everywhere
+LATE_SHARE, LATE_OF_WAITS = 0.04, 0.5  # least share of the run, and of the excess time of all fetches
+LATE_BODIES = 1 / 3  # most that late steps may take of that: a busy machine is late everywhere
 GROWN, GROWN_MIDDLE, GROWN_STEP = (
     3,
     1.3,
     0.2,
 )  # last third of the waits over the first and middle, and of a step
 GROWN_LEAST = 24  # fetches, or groups of as many as there are workers
-MEMORY_BYTES, MEMORY_SHARE, MEMORY_STEPS = 64 * 2**20, 0.1, 100  # a growth that is more than caches filling
-# Of the steps' time: this thread works, of which a busy machine takes half, and keeps the interpreter's lock.
+MEMORY_BYTES, MEMORY_SHARE, MEMORY_STEPS = 64 * 2**20, 0.1, 100  # growth beyond filling caches
+# Shares of the steps' time in which this thread uses the CPU (a busy machine halves it) and holds the GIL.
 PYTHON_CPU, PYTHON_HELD = 0.3, 0.6
 BOUND = 1.05  # times the step's time: CPU work for a batch that all cores together cannot do in time
-HOLDS = 0.5  # of a batch's time: work of the CPU that takes less is not what the loader waits for
-SUFFICES = 0.9  # of what the limit allows: more workers are then named ahead of a stage
-FAR_MORE = 4 / 3  # times what leaving out a stage could bring: first workers are then named ahead of it
+HOLDS = 0.5  # of a batch's time: less CPU work than this is not the loader's limit
+SUFFICES = 0.9  # of what the limit allows: then more workers are named before a stage
+FAR_MORE = 4 / 3  # times the gain of leaving out a stage: then the first workers are named before it
 DOMINANT = 0.5  # of all stages
-DELAYED = 0.3  # of the workers' time: they had no core
-SHM = 0.5  # of the free /dev/shm that full queues take
+DELAYED = 0.3  # of the workers' time without a core
+SHM = 0.5  # of /dev/shm that full queues take
 COPIED = 0.2  # of a step's time
 SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
 class Cause:
-    """name: one word or two. said: what was seen, in a sentence. seen: the same as numbers, units in names.
+    """A cause of lost time.
 
-    at_most: how many times as fast the training can be without it; None where that is not known.
+    name: one word or two. said: the evidence in a sentence. seen: the same as numbers, with units in names.
+    at_most: how many times as fast the training can be without it; None if unknown.
     """
 
     name: str
@@ -112,7 +115,7 @@ class Diagnosis:
         self.steady = [(step, at, seconds) for step, at, seconds, stocked in signs.fetches if not stocked]
 
     def named(self) -> list[Cause]:
-        """Return all causes that are sure, the one that could bring most first, then risks."""
+        """Return all causes that are certain, the one with most to gain first, then risks."""
         if self.au is None:
             return []
         of_loader = list(self.of_loader()) if self.input_bound and not self.keeps_up else []
@@ -139,7 +142,7 @@ class Diagnosis:
 
     @property
     def waited(self) -> float:
-        """The mean share of the time that fetches take; unlike a median it holds a few very long ones."""
+        """The mean share of time in fetches, which, unlike a median, includes a few very long ones."""
         waits, bodies = [one[2] for one in self.steady], [seconds for seconds, _ in self.signs.bodies]
         if not waits or not bodies:
             return 0.0
@@ -158,12 +161,12 @@ class Diagnosis:
         )
 
     def without(self, seconds: float) -> float:
-        """Return how many times as fast the training is whose loader needs so long for a batch."""
+        """Return how many times as fast the training is if its loader needs this long for a batch."""
         rest = seconds + self.step_s if self.loader.get("workers") == 0 else max(seconds, self.step_s)
         return max(1.0, min(self.limit, self.now_s / rest))
 
     def of_loader(self) -> Iterator[Cause]:
-        """Yield the causes of a loader that is too slow at all times."""
+        """Yield the causes of a loader that is always too slow."""
         workers = self.loader.get("workers")
         if workers is None:
             yield Cause(
@@ -183,7 +186,7 @@ class Diagnosis:
 
     def of_workers(self, workers: int) -> Iterator[Cause]:
         if not (seen := self.signs.per_batch()):
-            return  # nobody knows whether they wait or work
+            return  # whether they wait or work is unknown
         cpu_s, delayed = seen
         at_best_s = cpu_s / self.cores  # no faster than all cores together
         bound = at_best_s >= max(BOUND * self.step_s, HOLDS * self.now_s)
@@ -210,7 +213,9 @@ class Diagnosis:
         yield from filter(None, (stage, more))
 
     def workers(self, workers: int, batch_s: float, at_best_s: float) -> Cause:
-        """More worker processes. batch_s: between two batches now; at_best_s: at least, by the cores."""
+        """Return the advice to use more workers. batch_s: between two batches now; at_best_s: with
+        all cores.
+        """
         needed = max(workers + 1, math.ceil(max(1, workers) * batch_s / self.step_s))
         new = min(needed, max(self.cores, workers + 1))
         then_s = max(at_best_s, max(1, workers) * batch_s / new)
@@ -230,20 +235,20 @@ class Diagnosis:
         return Cause("workers", said, seen, f"Use `DataLoader(..., num_workers={new}{stays})`.", most)
 
     def shares(self) -> dict[str, float]:
-        """Return the share of each stage in what one process needs for a batch; empty without deep=True."""
+        """Return each stage's share of one process's time for a batch; empty without deep=True."""
         seconds = self.found["stages"]["seconds"] if self.found["stages"] else {}
         whole = sum(seconds.values())
         return {name: one / whole for name, one in seconds.items()} if whole else {}
 
     def worth(self) -> dict[str, float]:
-        """Return how many times as fast the training could be, at most, without each stage."""
+        """Return how many times as fast the training could be at most without each stage."""
         if self.au is None:
             return {}
         batch_s = self.now_s - (0 if self.loader.get("workers") else self.step_s)
         return {name: self.without(batch_s * (1 - share)) for name, share in self.shares().items()}
 
     def stage(self, batch_s: float) -> Cause | None:
-        """The stage that takes most of a batch."""
+        """Return the stage that takes most of a batch's time, if one dominates."""
         name, share = max(self.shares().items(), key=lambda one: one[1], default=("", 0.0))
         if share < DOMINANT:
             return None
@@ -258,7 +263,7 @@ class Diagnosis:
         )
 
     def growth(self) -> Cause | None:
-        """A loader that gets slower over the steps, or over those of each epoch."""
+        """Find a loader that gets slower over the steps, or over those of each epoch."""
         whole, each = self.grown(self.steady), self.grown(sorted(self.steady, key=lambda one: one[1]))
         _, delayed = self.signs.per_batch() or (0.0, None)
         if not (whole or each) or not self.input_bound or (delayed or 0.0) >= DELAYED:
@@ -277,7 +282,7 @@ class Diagnosis:
         )
 
     def grown(self, fetches: Sequence[tuple[int, int, float]]) -> tuple[float, float] | None:
-        """Return the waits of the first and the last third, if they grow all the time."""
+        """Return the waits of the first and the last third, if they grow steadily."""
         size = max(1, self.loader.get("workers") or 1)  # as many batches come at once
         waits = [fmean(one[2] for one in fetches[at : at + size]) for at in range(0, len(fetches), size)]
         third = len(waits) // 3
@@ -290,7 +295,7 @@ class Diagnosis:
         return (first, last) if (slope(list(enumerate(waits)))["low"] or 0) > 0 else None
 
     def slow(self) -> Cause | None:
-        """A few samples that hold up all others."""
+        """Find a few slow samples that hold up all others."""
         bodies = [seconds for seconds, _ in self.signs.bodies]
         if len(self.signs.fetches) < GROWN_LEAST or not bodies:
             return None
@@ -320,7 +325,7 @@ class Diagnosis:
         )
 
     def start(self) -> Cause | None:
-        """The first batch of each epoch but the first one."""
+        """Find slow starts of epochs, the first one left out."""
         starts, epochs = self.found["epoch_start_seconds"][1:], self.signs.epoch_s[1:]
         count = min(len(starts), len(epochs))
         if not count or not self.steady:
@@ -346,7 +351,7 @@ class Diagnosis:
         )
 
     def python(self) -> Cause | None:
-        """Steps in which the interpreter itself is busy: neither torch's operations nor a wait."""
+        """Find steps in which Python code itself is busy, rather than torch's operations or a wait."""
         held = self.signs.knocks and self.signs.knocks.share()
         if held is None or not self.signs.bodies:
             return None
@@ -363,7 +368,7 @@ class Diagnosis:
         )
 
     def memory(self) -> Cause | None:
-        """Memory of this process and its workers that grows with the steps."""
+        """Find memory of this process and its workers that grows with the steps."""
         slope, looks = self.found["growth"]["host_bytes_per_step"], self.signs.looks
         late = looks[len(looks) // 3 :]
         if (slope["low"] or 0) <= 0 or late[-1].step - late[0].step < MEMORY_STEPS:
@@ -389,7 +394,7 @@ class Diagnosis:
         )
 
     def shared_memory(self) -> Cause | None:
-        """A /dev/shm that full queues of batches could fill."""
+        """Find a /dev/shm that full queues of batches could fill."""
         ahead, size = self.loader.get("ahead") or 0, self.loader.get("host_bytes") or 0
         if not ahead or not SHARED_MEMORY.is_dir():
             return None
@@ -405,7 +410,7 @@ class Diagnosis:
         )
 
     def copy(self) -> Cause | None:
-        """Copies to the GPU, from memory that is not pinned or longer than a step allows."""
+        """Find a copy to the GPU that is slow, or comes from memory that is not pinned."""
         size = self.loader.get("host_bytes") or 0
         if self.device != "cuda" or not size:
             return None
@@ -437,14 +442,14 @@ class Diagnosis:
 
 
 def diagnosis(found: Mapping[str, Any], signs: Signs, device: str) -> dict[str, Any]:
-    """Return the causes of a result, and its stages with what each is worth, as in watch.json."""
+    """Return the causes of a result, and its stages with the gain of leaving out each, as in watch.json."""
     one, stages = Diagnosis(found, signs, device), found["stages"]
     named = [asdict(cause) for cause in one.named()]
     return {"causes": named, "stages": stages and {**stages, "at_most": one.worth()}}
 
 
 def in_words(found: Sequence[Mapping[str, Any]], most: int = 3) -> list[str]:
-    """Return the first changes, a line each, with the most that each could bring."""
+    """Return the first changes, one a line, with the most that each could gain."""
     lines = []
     for one in found[:most]:
         brings = "" if one["at_most"] is None else f" (at most {times(one['at_most'])} as fast)"

@@ -20,10 +20,10 @@ from gpufeed.watch.stretches import Queue, Ready, Stretches, group, sizes
 GIB = 2**30
 HELD_HOST_BYTES, HELD_DEVICE_BYTES = 2 * GIB, GIB
 BURST = 32
-# Lightning's function that asks whether an object can be iterated over: it starts no epoch
+# Lightning's function that checks whether an object can be iterated over, without starting an epoch
 LIGHTNING_CHECK = "_check_dataloader_iterable"
-FREE_SHARE = 0.5  # of the GPU's free memory that held batches may take
-QUEUE = 4  # batches that an unknown loader is taken to make ahead
+FREE_SHARE = 0.5  # of the GPU's free memory that held batches may use
+QUEUE = 4  # batches that an unknown loader is assumed to prefetch
 LOOK_S = 0.001  # between two looks at a queue that fills
 
 
@@ -37,7 +37,7 @@ class Watch:
         self.__dict__.update(current=lambda: None, kept=deque())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the loader and the settings alone: another process measures for itself."""
+        """Pickle the loader and the settings alone; another process measures for itself."""
         return self.again, (self.loader,)
 
     def __iter__(self) -> Iterator[Any]:
@@ -47,7 +47,7 @@ class Watch:
         return WatchedEpoch(self)
 
     def check_sampler(self) -> None:
-        """Raise ValueError where Lightning would have given each rank its share of an unwrapped loader."""
+        """Raise ValueError if Lightning would have given each rank its share of an unwrapped loader."""
         default = isinstance(getattr(self.loader, "sampler", None), (RandomSampler, SequentialSampler))
         if group()[1] > 1 and default:
             raise ValueError(
@@ -74,11 +74,11 @@ class Watch:
             setattr(self.loader, name, value)
 
     def result(self) -> dict[str, Any]:
-        """Return the result so far, as in watch.json; waits for the device and for stages to be measured."""
+        """Return the result so far, as in watch.json, after waiting for the device and measuring stages."""
         return result.result(self.record, wait=True)
 
     def table(self) -> str:
-        """Return what has been measured so far in about ten lines."""
+        """Return the measurement so far in about ten lines."""
         return result.table(self.result())
 
 
@@ -86,14 +86,14 @@ class ResumableWatch(Watch):
     """A loader with a state: frameworks look for these methods on the class."""
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the loader's state at the batch that the loop got last, however many are held."""
+        """Return the loader's state at the loop's last batch, however many more are held."""
         epoch = self.current()
         if epoch is not None and epoch.held and epoch.state is not None:
             return epoch.state
         return self.loader.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Pass a state to the loader; batches held from before it are dropped."""
+        """Pass a state to the loader and drop the held batches."""
         if (epoch := self.current()) is not None:
             epoch.held.clear()
             epoch.ended = None
@@ -107,8 +107,8 @@ class WatchedEpoch:
     def __init__(self, watch: Watch):
         self.watch, self.record = watch, watch.record
         self.held: deque[tuple[Any, Any]] = deque()  # batches, and the loader's state after each
-        self.state: Any = None  # the loader's, after the batch that the loop got last
-        # what the loader raised while batches were fetched to be held
+        self.state: Any = None  # the loader's, after the loop's last batch
+        # the loader's error while batches were fetched to be held
         self.ended: Exception | None = None
         self.steps: int | None = None  # of this epoch, if known
         self.number, self.began, self.first_at = -1, 0.0, 0.0
@@ -117,7 +117,7 @@ class WatchedEpoch:
             self.number, self.began = self.record.begin_epoch(), time.perf_counter()
             self.record.signs.begin_epoch(self.began)
         self.inner = iter(watch.loader)
-        if self.inner is watch.loader:  # it continues where the last pass stopped
+        if self.inner is watch.loader:  # an iterator, which continues where the last pass stopped
             self.held = watch.kept
         watch.current = weakref.ref(self)
 
@@ -126,7 +126,7 @@ class WatchedEpoch:
 
     @property
     def here(self) -> bool:
-        """Whether this is the process that measures: not one forked from it."""
+        """Whether this is the measuring process and not one forked from it."""
         return os.getpid() == self.record.pid
 
     def __next__(self) -> Any:
@@ -180,7 +180,7 @@ class WatchedEpoch:
         return batch
 
     def checked(self) -> Any:
-        """Fetch a batch; where that moves a random state, no batch is held from then on."""
+        """Fetch a batch; if that changes a random state, hold no batch from now on."""
         before = batches.random_states(self.record.device)
         batch = self.fetch()
         after = batches.random_states(self.record.device)
@@ -191,13 +191,13 @@ class WatchedEpoch:
         return batch
 
     def length(self) -> int | None:
-        """The steps of this epoch, as the loader says, else as the last epoch had."""
+        """Return the steps of this epoch, by the loader's length or else by the last epoch."""
         with suppress(Exception):
             return len(self.watch.loader)
         return self.record.seen_length if self.record.ranks == 1 else None
 
     def plan(self, length: int | None) -> None:
-        """Fix the sizes of the epoch's stretches, by its first batch."""
+        """Set the sizes of the epoch's stretches, by its first batch."""
         record, (host, device) = self.record, self.first_bytes
         host_limit, device_limit = self.watch.limits
         if device and record.device.type == "cuda":
@@ -209,11 +209,11 @@ class WatchedEpoch:
         if record.sizes.why:
             record.stop_bursts(record.sizes.why)
         if length is None and type(self.watch.loader).__module__.startswith("accelerate"):
-            # it tells the loop of the last batch as it is fetched, and gradients are then applied
+            # it announces the last batch as it is fetched, and the loop then applies gradients
             record.stop_bursts("accelerate's loader has no length, and a held batch could be its last")
 
     def stock(self) -> None:
-        """Fetch and hold the batches of a burst, as many as fit; keep what the loader raises for later."""
+        """Fetch and hold the batches of a burst, as many as fit; keep an error of the loader for later."""
         record, loader = self.record, self.watch.loader
         cloned, limits, sums = False, self.watch.limits, (0, 0)
         self.state = self.saved()
@@ -256,7 +256,9 @@ class WatchedEpoch:
             time.sleep(LOOK_S)
 
     def saved(self) -> Any:
-        """Return a copy of the loader's state; None without one: accelerate's method may raise."""
+        """Return a copy of the loader's state; None without one or if its method raises, as
+        accelerate's may.
+        """
         if not isinstance(self.watch, ResumableWatch):
             return None
         try:
@@ -270,18 +272,18 @@ class WatchedEpoch:
             return state
 
     def ready(self) -> Ready:
-        """Return how many batches lie in the queue of torch's DataLoader, and how many are being made."""
+        """Return how many batches are in the queue of torch's DataLoader, and how many are being made."""
         inner = self.inner
         try:
-            queues = {inner._data_queue, inner._worker_result_queue}  # one, where nothing pins
-            here = sum(len(info) == 2 for info in inner._task_info.values())  # come before their turn
+            queues = {inner._data_queue, inner._worker_result_queue}  # the same one without pinning
+            here = sum(len(info) == 2 for info in inner._task_info.values())  # arrived before their turn
             lie = here + sum(one.qsize() for one in queues)
             return lie, inner._send_idx - inner._rcvd_idx - lie
         except (AttributeError, NotImplementedError):  # another iterator; macOS has no qsize
             return None
 
     def end_epoch(self) -> None:
-        """Write what the epochs so far have shown, without waiting for the device."""
+        """Write the result of the epochs so far, without waiting for the device."""
         record = self.record
         record.drop()
         record.signs.end_epoch()
@@ -291,7 +293,9 @@ class WatchedEpoch:
 
 
 def settings(loader: Any, of_queue: Queue, host_bytes: int) -> dict[str, Any]:
-    """Return what causes ask of a loader. workers: None if unknown. host_bytes: of a batch."""
+    """Return the loader's settings that causes depend on. workers: None if unknown. host_bytes: of a
+    batch.
+    """
     workers, ahead = of_queue or (None, 0)
     pinned, persistent = (bool(getattr(loader, name, False)) for name in ("pin_memory", "persistent_workers"))
     return {
@@ -304,7 +308,7 @@ def settings(loader: Any, of_queue: Queue, host_bytes: int) -> dict[str, Any]:
 
 
 def queue(loader: Any) -> Queue:
-    """Return the worker processes of a loader and the batches that they make ahead; None if unknown."""
+    """Return a loader's number of worker processes and of prefetched batches; None if unknown."""
     workers = getattr(loader, "num_workers", None)
     if not isinstance(loader, DataLoader) or not isinstance(workers, int):
         return None

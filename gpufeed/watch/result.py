@@ -1,4 +1,4 @@
-"""What the stretches of a training say: watch.json, a verdict in a sentence, a table for the terminal."""
+"""The result of a training's stretches: watch.json, a verdict in a sentence, a table for the terminal."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ COPY = (
 
 
 def counted(done: Sequence[Mapping[str, Any]], between: bool) -> list[dict[str, Any]]:
-    """Return the stretches that count; between: each end-to-end one gives a compute-only one, too."""
+    """Return the stretches that count. between: each end-to-end one also yields a compute-only one."""
     found = []
     for number, one in enumerate(done):
         if one["paused"] or (between and one["kind"] == ALONE):
@@ -47,7 +47,7 @@ def counted(done: Sequence[Mapping[str, Any]], between: bool) -> list[dict[str, 
 
 
 def pairs(stretches: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    """Return the rates end to end and compute-only, in samples/s, of stretches that belong together."""
+    """Return the end-to-end and compute-only rates, in samples/s, of each pair of stretches."""
     end, alone = (
         {one["pair"]: one["samples"] / one["seconds"] for one in stretches if one["kind"] == kind}
         for kind in (END, ALONE)
@@ -56,7 +56,7 @@ def pairs(stretches: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
 
 
 def rate(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Return the median of rates with its 95 % interval, which is None below six."""
+    """Return the median of rates with its 95 % interval, which is None for fewer than six."""
     found = statistics.summarise(values)
     names = {"samples_per_second": "median", "low": "ci95_low", "high": "ci95_high", "n": "n"}
     return {name: None if math.isnan(found[key]) else found[key] for name, key in names.items()}
@@ -89,7 +89,7 @@ def installed() -> dict[str, str]:
 
 
 def result(record: Stretches, wait: bool) -> dict[str, Any]:
-    """Return the measurement so far. wait: until the device has passed the end of every stretch."""
+    """Return the measurement so far. wait: until the device has finished every stretch."""
     if record.clock:
         record.read(wait)
     if wait:
@@ -126,7 +126,7 @@ def result(record: Stretches, wait: bool) -> dict[str, Any]:
 
 
 def measure_stages(record: Stretches) -> None:
-    """Measure the stages of the loader, once, if they are asked for; the other ranks wait for the first."""
+    """Measure the stages of the loader once, if requested, on rank 0; the other ranks wait for it."""
     loader, record.deep = record.deep, None
     if loader is None or record.rank or record.pid != os.getpid():
         return
@@ -137,7 +137,9 @@ def measure_stages(record: Stretches) -> None:
 
 
 def measure_copy(record: Stretches) -> None:
-    """Measure the copy of a batch to the GPU, once, if it comes on the host and the GPU has room for two."""
+    """Measure the copy of a batch to the GPU once, if batches arrive on the host and the GPU has room
+    for two.
+    """
     size, clock = record.signs.loader.get("host_bytes"), record.clock
     if record.copied or not size or not clock or not clock.cuda or record.pid != os.getpid():
         return
@@ -165,12 +167,12 @@ def verdict(found: Mapping[str, Any], record: Stretches) -> str:
     if found["causes"]:
         said += f" {found['causes'][0]['said']}"
     elif au["n"]:
-        said += " No cause is sure enough to be named."
+        said += " No cause is certain enough to be named."
     return said
 
 
 def not_measured(record: Stretches, device: torch.device) -> list[str]:
-    """Return what the result leaves out, a sentence each."""
+    """Return what the result leaves out, one sentence each."""
     said = [COPY[bool(record.held["device_bytes"])]] if device.type == "cuda" else []
     if device.type not in ("cuda", "cpu"):
         said.append(f"The device's own time: on {device.type} the host's clock is read.")
@@ -191,7 +193,7 @@ def not_measured(record: Stretches, device: torch.device) -> list[str]:
 
 
 def many(number: int, noun: str, nouns: str = "") -> str:
-    """Return `1 step`, `2 steps`; nouns: the plural where it is not noun + s."""
+    """Return a text such as `1 step` or `2 steps`. nouns: the plural, if not noun + s."""
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
@@ -227,7 +229,7 @@ def write(record: Stretches, path: Path | None, wait: bool = False) -> dict[str,
     if path is not None and record.rank == 0:
         try:
             write_whole(path, json.dumps(found, indent=2) + "\n")
-        except (GpufeedError, OSError, ValueError) as error:  # the last: a path that cannot be one
+        except (GpufeedError, OSError, ValueError) as error:  # ValueError: an impossible path
             if wait:
                 log.warning("%s was not written (%s): name another file with out=, or None", path, error)
     return found
@@ -237,7 +239,7 @@ def finish(record: Stretches, path: Path | None, quiet: bool) -> None:
     """Write the result at the end of the process, and print it on rank 0."""
     try:
         found = write(record, path, wait=True)
-    except Exception as error:  # a device whose last work failed answers no more
+    except Exception as error:  # a device that failed does not answer
         log.warning("gpufeed.watch could not read its last stretches: %s", error)
         return
     if record.rank == 0 and not quiet:

@@ -1,4 +1,4 @@
-"""Signs of causes on the host while a loop trains: fetches, workers' CPU time, memory, Python's lock."""
+"""Evidence of causes on the host while a loop trains: fetches, workers' CPU time, memory, the GIL."""
 
 import multiprocessing
 import os
@@ -16,21 +16,24 @@ import psutil
 
 from gpufeed.system.statistics import summarise
 
-MOST = 4000  # fetches kept at least, the latest; as many steps
-MOST_POINTS = 400  # of a slope; of more, as many evenly spaced ones
-LOOK_S, LOOK_SHARE = 0.1, 0.003  # between two looks at the processes, and what they may take of the time
-FEW_BATCHES = 8  # while whose CPU time was seen: it comes in ticks of a hundredth of a second
-KNOCK_S, KNOCKS = 0.02, 100  # between two knocks at the interpreter's lock, and how many there are
-FETCHING = 0.1  # of the time: so little of it is no matter
-KNOCK_FROM = 16  # step: those before it compile, allocate and choose algorithms
+MOST = 4000  # the latest fetches, and steps, to keep at least
+MOST_POINTS = 400  # of a slope; more points are thinned out evenly
+LOOK_S, LOOK_SHARE = (
+    0.1,
+    0.003,
+)  # seconds between two looks at the processes, and their most share of the time
+FEW_BATCHES = 8  # fewest for a CPU time, which is counted in hundredths of a second
+KNOCK_S, KNOCKS = 0.02, 100  # seconds between two requests of the GIL, and their number
+FETCHING = 0.1  # share of the time in fetches below which they do not matter
+KNOCK_FROM = 16  # first step to look at: those before compile, allocate and choose algorithms
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the processes had done at a step. pids: of the workers. cpu_s: of all workers together.
+    """Readings of the processes at a step. pids: of the workers. cpu_s: of all workers together.
 
-    delay_s: in which workers were ready to run, and had no core; None where the system does not say.
-    memory: bytes of this process and the workers, without pages that they share with others.
+    delay_s: in which workers were ready to run but had no core; None if the system does not report it.
+    memory: bytes of this process and the workers, without shared pages.
     """
 
     step: int
@@ -44,17 +47,17 @@ class Look:
 
 @dataclass
 class Signs:
-    """Kept by the process that measures.
+    """The evidence, kept by the measuring process.
 
-    fetches: step, step of its epoch, seconds, and whether it was to be held, of each batch of the loader
-    but the first of an epoch. bodies: seconds and CPU seconds of this thread between two fetches.
+    fetches: step, step of its epoch, seconds, and whether it was to be held, for each batch of the loader
+    except the first of an epoch. bodies: seconds and CPU seconds of this thread between two fetches.
     """
 
     fetches: list[tuple[int, int, float, bool]] = field(default_factory=list)
     bodies: list[tuple[float, float]] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     epoch_s: list[float] = field(default_factory=list)  # from an epoch's first request to its last step
-    full: list[float] = field(default_factory=list)  # share of the queue that lay ready, at ends of stretches
+    full: list[float] = field(default_factory=list)  # share of the queue that was ready, at ends of stretches
     fetched: int = 0
     in_body: bool = False
     knocks: "Knocks | None" = None
@@ -73,7 +76,7 @@ class Signs:
         self.left, self.in_body = None, False
 
     def enter(self, step: int, workers: Sequence[Any]) -> None:
-        """Note that a step ends: the next batch is asked for."""
+        """Note that a step ends and the next batch is requested."""
         self.in_body = False
         now = time.perf_counter()
         if self.left is not None:
@@ -86,12 +89,12 @@ class Signs:
             self.knocks = Knocks(self)
 
     def leave(self) -> None:
-        """Note that a step begins: its batch has come."""
+        """Note that a step begins, as its batch has arrived."""
         self.left = time.perf_counter(), time.thread_time()
         self.in_body = True
 
     def fetch(self, step: int, at: int, stocked: bool, seconds: float) -> None:
-        """Note that the loader has given a batch."""
+        """Note that the loader has yielded a batch."""
         self.fetched += 1
         if at:
             self.fetches.append((step, at, seconds, stocked))
@@ -101,14 +104,12 @@ class Signs:
     def look(self, step: int, workers: Sequence[Any]) -> None:
         """Read CPU time and memory of this process and the workers, as often as that costs little."""
         began, worked = time.perf_counter(), time.thread_time()
-        if (
-            self.loader.get("workers") and not workers
-        ):  # of an iterator that wraps torch's, as accelerate's does
+        if self.loader.get("workers") and not workers:  # an iterator that wraps torch's, as accelerate's does
             workers = multiprocessing.active_children()
         pids = tuple(sorted(worker.pid for worker in workers))
         cpu_s, delay_s, memory = 0.0, 0.0, 0
         self.look_at = began + LOOK_S
-        with suppress(psutil.Error):  # a worker that has ended makes no look
+        with suppress(psutil.Error):  # no look if a worker has ended
             for pid in (os.getpid(), *pids):
                 if pid not in self.seen:
                     self.seen[pid] = psutil.Process(pid)
@@ -121,7 +122,7 @@ class Signs:
         self.look_at = began + max(LOOK_S, (time.thread_time() - worked) / LOOK_SHARE)
 
     def add(self, look: Look) -> None:
-        """Keep a look; of very many every second one."""
+        """Keep a look; if there are too many, drop every second one."""
         self.looks.append(look)
         if len(self.looks) > MOST:
             del self.looks[::2]
@@ -141,7 +142,7 @@ class Signs:
         return cpu_s / batches, None if delay_s is None else delay_s / seconds
 
     def growth(self) -> dict[str, dict[str, float | int | None]]:
-        """Return by how much memory, and the seconds of a fetch that is not held, grow with a step."""
+        """Return how much memory, and the seconds of a fetch that is not held, grow with a step."""
         looks = self.looks[len(self.looks) // 3 :]  # caches and allocators fill first
         waits = [(step, seconds) for step, _, seconds, stocked in self.fetches if not stocked]
         return {
@@ -151,7 +152,7 @@ class Signs:
 
 
 def delay(pid: int) -> float | None:
-    """Return the seconds in which a process was ready to run and had no core, by Linux's scheduler."""
+    """Return the seconds in which a process was ready to run but had no core, by Linux's scheduler."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -159,7 +160,7 @@ def delay(pid: int) -> float | None:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> dict[str, float | int | None]:
-    """Return the median slope, and its interval, of pairs of points: one of each half, in order.
+    """Return the median slope and its interval over pairs of points, one of each half, in order.
 
     Source: Theil's incomplete method, in Hollander and Wolfe, Nonparametric Statistical Methods, 9.1.
     """
@@ -173,10 +174,10 @@ def slope(points: Sequence[tuple[float, float]]) -> dict[str, float | int | None
 
 
 class Knocks:
-    """A thread that asks for the interpreter's lock a hundred times, and notes how late it gets it.
+    """A thread that requests the GIL a hundred times and notes how late it gets it.
 
-    Python code keeps the lock until its switch interval is over; operations of torch, reads and waits give it
-    up. So late knocks tell how much of a step Python itself takes. The thread ends after two seconds.
+    Python code keeps the GIL until its switch interval is over; operations of torch, reads and waits release
+    it. So late requests show how much of a step is Python code. The thread ends after two seconds.
     """
 
     def __init__(self, signs: Signs):
@@ -195,18 +196,18 @@ class Knocks:
                 continue
             self.asked, self.late = self.asked + 1, self.late + late
             if late and left[0] > due:
-                continue  # it may be a fetch that kept the lock
+                continue  # a fetch may have kept the GIL
             self.known, self.known_late = self.known + 1, self.known_late + late
             if late and (frame := sys._current_frames().get(self.of)):
                 line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 self.lines[line] = self.lines.get(line, 0) + 1
 
     def share(self) -> float | None:
-        """Return the share of the knocks in steps that came late; None of too few."""
+        """Return the share of late requests within steps; None for too few."""
         fetches, bodies = (
             sum(one[place] for one in rows)
             for rows, place in ((self.signs.fetches, 2), (self.signs.bodies, 0))
         )
-        short = fetches < FETCHING * (fetches + bodies)  # then it is hardly ever a fetch that keeps the lock
+        short = fetches < FETCHING * (fetches + bodies)  # then a fetch hardly ever keeps the GIL
         late, asked = (self.late, self.asked) if short else (self.known_late, self.known)
         return late / asked if asked >= KNOCKS // 5 and self.lines else None

@@ -1,4 +1,6 @@
-"""What each stage of a DataLoader takes: read, decode, transform, collate, and the copy to a GPU."""
+"""Measure how long each stage of a DataLoader takes: read, decode, transform, collate, and the copy
+to a GPU.
+"""
 
 import logging
 import os
@@ -25,21 +27,21 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from gpufeed.watch.batches import DEEPEST, PLAIN
 from gpufeed.watch.signs import delay
 
-BUDGET_S, BATCHES = 2.0, 8  # of the samples that are made, at most
-TIMEOUT_S = 60  # of a worker that does not answer
+BUDGET_S, BATCHES = 2.0, 8  # most time and batches
+TIMEOUT_S = 60  # for a worker that does not answer
 COPIES = 5
-LOOKED_INTO = 64  # parts of each container in which an open file is looked for
+LOOKED_INTO = 64  # parts of each container to search for open files
 SAMPLE, READ, DECODE, TRANSFORM, COLLATE = "sample", "read", "decode", "transform", "collate"
 HARMLESS = (*PLAIN, type, torch.Tensor, torch.Generator, np.ndarray, ModuleType, logging.Logger)
 HARMLESS = (*HARMLESS, weakref.ref, type(threading.Lock()), type(threading.RLock()))
 IMAGE = "image"  # a library's function that reads and decodes
-# names that say what a function of a dataset does: torchvision's `loader` and `transform`, and others' own
+# names of a dataset's functions that say what they do: torchvision's `loader` and `transform`, and others
 NAMES = {
     TRANSFORM: re.compile(r"(^|_)(transform|aug|tfm|preprocess|crop|resize|normali[sz]e)"),
     DECODE: re.compile(r"(^|_)(decode|imread|parse)"),
     READ: re.compile(r"(^|_)(read|load|fetch|open|download)"),
 }
-# functions of libraries that do the same, wherever a dataset calls them: module, name, what it does
+# functions of libraries, wherever a dataset calls them: module, name, kind
 LIBRARIES = (
     ("PIL.ImageFile", "ImageFile.load", IMAGE),
     ("cv2", "imread", IMAGE),
@@ -58,7 +60,7 @@ class Unmeasured(Exception):
 
 
 class Timers:
-    """Seconds and CPU seconds by kind of function; what one calls in turn counts for that one alone."""
+    """Seconds and CPU seconds by kind of function; nested calls count for the inner function alone."""
 
     def __init__(self):
         self.spent: dict[str, list[float]] = {}
@@ -81,7 +83,7 @@ class Timers:
         return update_wrapper(run, call, WRAPPER_ASSIGNMENTS, ())
 
     def put_in(self, dataset: Any) -> None:
-        """Time functions of libraries, of a dataset and of those inside it whose names say what they do."""
+        """Wrap functions of libraries, and those of a dataset and of datasets inside it that NAMES knows."""
         for module, name, kind in LIBRARIES:
             *owners, name = name.split(".")
             try:
@@ -106,7 +108,9 @@ class Timers:
 
 
 class Stages(Dataset):
-    """One item: the times of all stages, measured where it is asked for. It holds the user's dataset."""
+    """A dataset whose one item is the times of all stages, measured in the worker. It holds the
+    user's dataset.
+    """
 
     def __init__(self, dataset: Any, collate: Callable, indices: Sequence[Sequence[int]]):
         self.dataset, self.collate, self.indices = dataset, collate, indices
@@ -117,13 +121,13 @@ class Stages(Dataset):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "dataset":
             raise AttributeError(name)
-        return getattr(self.dataset, name)  # a worker_init_fn may ask for more of it
+        return getattr(self.dataset, name)  # a worker_init_fn may read other attributes
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("dataset", "collate", "indices"):
             object.__setattr__(self, name, value)
         else:
-            setattr(self.dataset, name, value)  # or open a file there
+            setattr(self.dataset, name, value)  # or set them, such as an open file
 
     def __getitem__(self, _: int) -> dict[str, Any]:
         timers, rows, end = Timers(), [], time.perf_counter() + BUDGET_S
@@ -143,24 +147,24 @@ class Stages(Dataset):
                         break
             collate(samples)
             lost_s = 0.0 if lost_s is None else delay(os.getpid()) - lost_s
-            times = len(of_batch) / len(samples)  # above one of a batch that was too slow to be whole
+            times = len(of_batch) / len(samples)  # above one for a batch that was cut short
             found = {name: times * value for name, value in split(timers.spent, lost_s).items()}
             rows.append((lost_s, found))
             if time.perf_counter() > end:
                 break
         rows.sort(key=lambda row: row[0])
-        # those that other processes held up least
+        # the half that other processes delayed least
         quiet = [found for _, found in rows[: (len(rows) + 1) // 2]]
         seconds = {name: median(row[name] for row in quiet) for name in quiet[0]}
         return {"seconds": seconds, "batches": len(rows), "named": sorted(timers.spent.keys() & NAMES.keys())}
 
 
 def split(spent: Mapping[str, Sequence[float]], lost_s: float) -> dict[str, float]:
-    """Return the seconds of a batch's stages, as they are on a core of their own.
+    """Return the seconds of a batch's stages as if they had a core of their own.
 
-    spent: of each kind of function, seconds and CPU seconds. lost_s: in which there was no core for them, in
-    proportion to their work. What reads and may decode too reads while it waits. Work of the dataset that is
-    in none of the functions stays what it is: work on a sample.
+    spent: for each kind of function, seconds and CPU seconds. lost_s: seconds without a core, which are
+    shared out in proportion to CPU time. Functions that may both read and decode count as reading while they
+    wait. Other work of the dataset counts as work on a sample.
     """
     whole = sum(cpu_s for _, cpu_s in spent.values()) or 1.0
     alone = {kind: max(cpu, wall - lost_s * cpu / whole) for kind, (wall, cpu) in spent.items()}
@@ -191,7 +195,7 @@ def unshared(part: Any, depth: int = DEEPEST) -> str | None:
     else:
         own = (getattr_static(part, name, None) for name in ("__getstate__", "__reduce__", "__reduce_ex__"))
         try:
-            if not any(map(isfunction, own)):  # those of the user may cost much, or close what they hold
+            if not any(map(isfunction, own)):  # the user's own may be slow, or close files
                 part.__reduce_ex__(4)
         except Exception:
             return None if type(part).__name__ == "ImagingCore" else type(part).__name__  # pixels of Pillow
@@ -202,19 +206,19 @@ def unshared(part: Any, depth: int = DEEPEST) -> str | None:
 def measure(loader: Any) -> dict[str, Any]:
     """Return the seconds that each stage takes for a batch; raise Unmeasured with a sentence.
 
-    A worker process of its own makes some batches of the dataset again: this process's dataset, its order and
-    its random states stay as they are.
+    A separate worker process makes some batches again, so that this process's dataset, order and random
+    states stay unchanged.
     """
     if not isinstance(loader, DataLoader):
         raise Unmeasured(f"the loader is a {type(loader).__name__}; only those of a DataLoader are measured")
     if isinstance(loader.dataset, IterableDataset):
-        raise Unmeasured("an IterableDataset gives its samples in its own order, none by its index")
+        raise Unmeasured("an IterableDataset yields samples in its own order and has none by index")
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     if not isinstance(size, int):
         raise Unmeasured("its batches have no fixed size")
     context = loader.multiprocessing_context
     if not loader.num_workers:
-        # nobody has made this dataset for another process, nor the script for one that imports it again
+        # the dataset may not be made for another process, nor the script for being imported again
         if not sys.platform.startswith("linux") or "fork" not in get_all_start_methods():
             raise Unmeasured("with num_workers=0 they are measured on Linux alone")
         if kind := unshared(loader.dataset):
@@ -235,7 +239,7 @@ def measure(loader: Any) -> dict[str, Any]:
                 multiprocessing_context=context,
                 generator=torch.Generator(),
             )
-    except Exception as error:  # the user's dataset, or a system that starts no process at its end
+    except Exception as error:  # of the user's dataset, or if no process can be started any more
         said = str(error).strip().splitlines() or [""]
         known = said[-1].startswith(f"{type(error).__name__}:")  # torch repeats it
         raise Unmeasured(said[-1] if known else f"{type(error).__name__}: {said[-1]}") from error
@@ -244,7 +248,7 @@ def measure(loader: Any) -> dict[str, Any]:
 
 @contextmanager
 def still() -> Iterator[None]:
-    """Within it nothing that is drawn in this process moves the random states that training uses."""
+    """Restore this process's random states, which training uses, after the block."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield

@@ -1,7 +1,7 @@
 """Stretches of a training: which steps are measured end to end, which from memory, and how long they took.
 
 A burst of K batches is held in memory before it begins, so that its steps wait for no input. Stretches follow
-in the order end to end, burst, burst, end to end: a drift of the speed falls on both kinds alike.
+in the order end to end, burst, burst, end to end, so that a drift of the speed affects both kinds alike.
 """
 
 import ctypes
@@ -20,28 +20,28 @@ from gpufeed.watch.signs import Signs
 
 END, ALONE = "end_to_end", "compute_only"
 ORDER = (END, ALONE, ALONE, END)
-CHECKED = 16  # steps of the first epoch whose fetches are looked at before a batch is held
+CHECKED = 16  # steps of the first epoch whose fetches are checked before a batch is held
 SHORTEST = 4  # steps of a burst
 WITHOUT_BURSTS = 32  # steps of an end-to-end stretch
-SETTLE = 16  # steps left out after a burst of a loader whose queue nobody knows, several ranks
+SETTLE = 16  # steps left out after a burst, with several ranks and a loader whose queue is unknown
+LONGEST_SETTLE = 64  # the same with one process; a fetch that waits ends it earlier
 OFTEN, APART = 24, 8  # after so many pairs, the steps of so many lie between two and the next two
-LONGEST_SETTLE = 64  # steps, one process: a fetch that waits ends it earlier
 WAITS = 0.1  # of a step's time: a fetch that takes longer has found an empty queue
-# a step so many times as long as the stretch's median, and so long, is an evaluation or a checkpoint
+# a step so many times as long as the stretch's median, and so long, contains an evaluation or a checkpoint
 PAUSE, PAUSE_S = 10, 0.05
-MOST = 1000  # stretches kept, the latest: each epoch ends with their statistics, which take 0.1 s
+MOST = 1000  # the latest stretches to keep; their statistics at the end of each epoch take 0.1 s
 
-Queue = tuple[int, int] | None  # worker processes of a loader and the batches that they make ahead
-# batches that lie in a loader's queue, and those that its workers still make; None if unknown
+Queue = tuple[int, int] | None  # numbers of a loader's worker processes and of prefetched batches
+# batches in a loader's queue, and those that its workers are making; None if unknown
 Ready = tuple[int, int] | None
 _FREE: dict[int, list[torch.cuda.Event]] = {}
 
 
 def take_event(device: torch.device) -> torch.cuda.Event:
-    """Return an event for this device that nobody uses.
+    """Return a free event for this device.
 
-    Events are used again and never destroyed: a forked process that destroys one aborts, since CUDA cannot
-    run there, and its garbage collector may find those of any watch that has ended.
+    Events are reused and never destroyed: a forked process that destroys one aborts, since CUDA cannot run
+    there, and its garbage collector may find those of any watch that has ended.
     """
     free = _FREE.setdefault(device.index, [])
     if free:
@@ -52,14 +52,16 @@ def take_event(device: torch.device) -> torch.cuda.Event:
 
 
 def group() -> tuple[int, int]:
-    """Return this process's rank and how many there are, as torch.distributed or torchrun says."""
+    """Return this process's rank and the number of ranks, from torch.distributed or torchrun."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
 class Clock:
-    """Points in time: events on the current stream of a CUDA device, else seconds of the host's clock."""
+    """Marks points in time: events on the current stream of a CUDA device, else seconds of the host's
+    clock.
+    """
 
     def __init__(self, device: torch.device):
         self.device, self.cuda = device, device.type == "cuda"
@@ -72,7 +74,7 @@ class Clock:
         return event
 
     def passed(self, marks: list[Any], wait: bool) -> bool:
-        """Whether the device has passed all marks; waits for them only if asked."""
+        """Return whether the device has passed all marks. wait: until it has."""
         for mark in marks if self.cuda else ():
             if wait:
                 mark.synchronize()
@@ -90,10 +92,11 @@ class Clock:
 
 @dataclass
 class Stretch:
-    """Steps between two fetches. entered: a mark as each batch is asked for, and as the step after the last.
+    """Steps that are measured together.
 
-    fetched: a mark as each batch has come, of end-to-end stretches. ready: the loader's queue at the start.
-    drained: the batches by which it got shorter.
+    entered: marks when each batch is requested, and when the one after the last is. fetched: marks when each
+    batch has arrived, for end-to-end stretches. ready: the loader's queue at the start. drained: the number
+    of batches by which it got shorter.
     """
 
     kind: str
@@ -110,11 +113,11 @@ class Stretch:
 
     @property
     def marks(self) -> list[Any]:
-        """All its marks, the last first: most often it is the one that the device has not passed."""
+        """All its marks, the last first, as the device has most often not passed that one."""
         return self.entered[::-1] + self.fetched
 
     def measured(self, clock: Clock) -> dict[str, Any]:
-        """Return its times as a dict; call after the device has passed its end."""
+        """Return its times as a dict; the device must have passed its end."""
         seconds = clock.seconds(self.entered[0], self.entered[-1])
         waits = [clock.seconds(*both) for both in zip(self.entered[:-1], self.fetched, strict=False)]
         steps = [clock.seconds(*both) for both in zip(self.entered[:-1], self.entered[1:], strict=True)]
@@ -126,16 +129,16 @@ class Stretch:
         return row | {"seconds": seconds, "steady_s": steady_s, "wait_s": sum(waits), "paused": paused}
 
     def steady_s(self, seconds: float, ahead: bool) -> float:
-        """Return the time that its steps take when neither queue, of batches or of work, gets shorter.
+        """Return the time that its steps would take if neither queue, of batches or of work, got shorter.
 
-        A burst fills the loader's queue, and the host asks for its steps faster than a GPU makes them. Both
-        feed the stretch after it for a while. So the batches that came out of the loader's queue are left
-        out, and where the host runs ahead of the device, its own time counts if it is the longer one.
+        During a burst the loader's queue fills, and the host queues steps faster than a GPU runs them. Both
+        speed up the next stretch for a while. So batches taken out of the loader's queue are left out, and if
+        the host runs ahead of the device, the host's own time counts if it is longer.
         """
         made = self.steps / (self.steps - min(self.drained, self.steps // 2))
         if not ahead:
             return seconds * made
-        # the median: a step in which the loop waits for the device takes as long as all that it had to do
+        # the median, since a step in which the loop waits for the device takes as long as all queued work
         body_s = min(sum(self.body_s), self.steps * median(self.body_s))
         return max(seconds, (self.fetch_s + body_s) * made)
 
@@ -144,9 +147,9 @@ class Stretch:
 class Sizes:
     """Steps of a burst (0: none), of an end-to-end stretch, and those left out.
 
-    first, epoch: left out in the first epoch, and at the start of another. settle, longest: left out after
-    a burst, at least, and as long as the device has work from it. until_wait: and until a fetch has waited.
-    why: why there is no burst.
+    first, epoch: left out in the first epoch, and at the start of another. settle, longest: fewest and most
+    left out after a burst, while the device has work from it. until_wait: also until a fetch has waited. why:
+    why there is no burst.
     """
 
     burst: int
@@ -164,8 +167,8 @@ def sizes(
 ) -> Sizes:
     """Return the sizes of all stretches.
 
-    length: steps of an epoch. fit: batches that may be held. queue: the loader's workers and the batches that
-    they make ahead; None if unknown. seen: whether the length of its queue can be read. Ranks that see the
+    length: steps of an epoch. fit: batches that may be held. queue: the loader's numbers of workers and of
+    prefetched batches; None if unknown. seen: whether the length of its queue can be read. Ranks with the
     same numbers get the same sizes.
     """
     workers, ahead = queue or (0, 0)
@@ -177,7 +180,9 @@ def sizes(
     epoch = up(max(2, workers) if length is None else max(1, min(max(2, workers), length // 4)))
 
     def power(most: int) -> int:
-        """Return the accumulation times a power of two: ranks whose batches differ a little agree on it."""
+        """Return the accumulation times a power of two, so that ranks with slightly different batches
+        agree.
+        """
         steps = accumulate
         while steps * 2 <= most:
             steps *= 2
@@ -201,7 +206,7 @@ def sizes(
     whole = up(max(alike, ahead), math.lcm(accumulate, max(1, workers)))
     if length is not None and whole > (length - epoch) // 2:
         whole = max(accumulate, min(alike, (length - epoch) // 2 // accumulate * accumulate))
-    # one process watches its queues; several take fixed numbers of steps, alike on all ranks
+    # one process watches its queues; several use fixed numbers of steps, the same on all ranks
     until_wait = ranks == 1 and not seen and workers + (queue is None) > 0
     settle = up(workers if ranks == 1 else SETTLE if queue is None else ahead)
     longest = max(settle, up(LONGEST_SETTLE if until_wait else held)) if ranks == 1 else settle
@@ -213,8 +218,8 @@ def sizes(
 def drained(before: tuple[int, int], after: tuple[int, int], workers: int) -> int:
     """Return by how many batches a queue got shorter because its workers are slower than the loop.
 
-    before, after: batches that lie ready and those still being made. Near the end of an epoch the queue
-    empties although the workers keep up. They do where fewer batches than workers are being made.
+    before, after: batches that are ready and those being made. Near the end of an epoch the queue empties
+    even if the workers keep up, which they do if fewer batches than workers are being made.
     """
     shorter = before[0] - after[0]
     if after[1] < workers:
@@ -223,7 +228,9 @@ def drained(before: tuple[int, int], after: tuple[int, int], workers: int) -> in
 
 
 class Stretches:
-    """The measurement of one training in this process: it sees each fetch, plans stretches and times them."""
+    """The measurement of one training in this process: it observes each fetch, plans stretches and
+    times them.
+    """
 
     def __init__(self, accumulate: int, burst: int, device: torch.device | None):
         self.accumulate, self.burst = accumulate, burst
@@ -243,8 +250,8 @@ class Stretches:
         self.batch_samples: int | None = None
         self.plan: Iterator[tuple[str, float]] | None = None
         self.phase, self.until = "lead", 0.0
-        self.stocked = 0  # batches held for the burst that runs or comes
-        self.seen_length: int | None = None  # of the last whole epoch
+        self.stocked = 0  # batches held for the current or coming burst
+        self.seen_length: int | None = None  # of the last full epoch
         self.step_s = 0.0  # of a step of the last bursts
         self.left_at = 0.0
         self.earliest, self.probe = 0, None  # the end of a settle phase, and a mark in it
@@ -252,11 +259,15 @@ class Stretches:
         self.deep: Any = None  # the loader, until its stages are measured
         self.stages: dict[str, Any] | None = None
         self.unstaged: str | None = None  # why the stages were not measured
-        self.copied: tuple[float, float] | None = None  # seconds of a batch, as it is and if it were pinned
+        self.copied: tuple[float, float] | None = (
+            None  # seconds to copy a batch, unchanged and if it were pinned
+        )
 
     @property
     def device(self) -> torch.device:
-        """The device that trains, as asked for, else the current GPU once CUDA is in use, else the CPU."""
+        """The device that trains: the requested one, else the current GPU once CUDA is in use, else
+        the CPU.
+        """
         found = self.asked
         if found is None:
             found = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
@@ -266,7 +277,9 @@ class Stretches:
 
     @property
     def checks(self) -> bool:
-        """Whether random states are compared at this fetch; the first of an epoch may draw a seed."""
+        """Whether random states are compared at this fetch, except the first of an epoch, which may
+        draw a seed.
+        """
         return self.between is None and self.at > 0 and self.phase in ("first", "stock")
 
     @property
@@ -276,18 +289,18 @@ class Stretches:
     def begin_epoch(self) -> int:
         """Start a pass over the loader; return its number: an earlier pass that continues is not measured."""
         self.drop()
-        self.rank, self.ranks = group()  # it may be gone when the process ends
+        self.rank, self.ranks = group()  # now, since the group may be gone when the process ends
         self.epochs += 1
         self.at, self.plan, self.phase, self.until = 0, None, "first", 1.0
         return self.epochs
 
     def enter(self, length: int | None, ready: Callable[[], Ready], workers: int) -> bool:
-        """Note that the next batch is asked for; return whether those of a burst are to be held now.
+        """Note that the next batch is requested; return whether to hold the batches of a burst now.
 
         ready: returns the state of the loader's queue, which so many workers fill.
         """
         if self.clock is None and self.at:
-            self.clock = Clock(self.device)  # from the second step on: now the training has used its device
+            self.clock = Clock(self.device)  # from the second step on, when training has used its device
         if self.open is not None:
             self.open.entered.append(self.clock.mark())
             self.open.body_s.append(time.perf_counter() - self.left_at)
@@ -304,14 +317,14 @@ class Stretches:
         return self.phase == "stock"
 
     def started(self) -> None:
-        """Put the first mark of a stretch, after all that its beginning has cost, or one while it settles."""
+        """Set the first mark of a stretch, after the cost of starting it, or one while it settles."""
         if self.phase == "settle" and self.ranks == 1:
             self.probe = self.clock.mark()
         if self.open is not None and not self.open.entered:
             self.open.entered.append(self.clock.mark())
 
     def leave(self, samples: int | None, fetch_s: float) -> None:
-        """Note that a batch has come."""
+        """Note that a batch has arrived."""
         if not self.steps:
             self.batch_samples = samples
         if self.open is not None:
@@ -327,10 +340,10 @@ class Stretches:
         self.left_at = time.perf_counter()
 
     def settled(self, fetch_s: float) -> bool:
-        """Whether what a burst has left in the queues, of batches and of work, is used up."""
+        """Return whether the queues of batches and of work no longer hold anything of a burst."""
         if self.probe is None:
             return False
-        idle = self.clock.passed([self.probe], wait=False)  # all that was asked for is done
+        idle = self.clock.passed([self.probe], wait=False)  # all queued work is done
         self.clock.give_back([self.probe])
         self.probe = None
         waited = not self.sizes.until_wait or fetch_s > WAITS * self.step_s
@@ -338,7 +351,9 @@ class Stretches:
 
     def _phases(self, length: int | None) -> Iterator[tuple[str, float]]:
         """Yield the phases of an epoch and their steps, from its second step on."""
-        end = math.inf if length is None else length - 1  # the last step: some loops ask for no more then
+        end = (
+            math.inf if length is None else length - 1
+        )  # the last step, after which some loops request no more
         begins = not self.done and not self.unread
         lead = self.sizes.first if begins else self.sizes.epoch
         if lead > self.at:
@@ -353,7 +368,7 @@ class Stretches:
                 continue
             if self.at + self.sizes.burst > end:
                 break
-            yield "stock", self.accumulate  # these steps fill the device's queue of work
+            yield "stock", self.accumulate  # steps that fill the device's queue of work
             rest = self.stocked // self.accumulate * self.accumulate - self.accumulate
             if self.between is None and rest > 0:
                 yield ALONE, rest
@@ -379,13 +394,13 @@ class Stretches:
         self.read(wait=False)
 
     def drop(self) -> None:
-        """Leave out the stretch that runs now."""
+        """Discard the current stretch."""
         if self.open is not None:
             self.clock.give_back(self.open.marks)
             self.open = None
 
     def read(self, wait: bool) -> None:
-        """Read the times of the stretches whose end the device has passed. wait: until it has passed all."""
+        """Read the times of the stretches that the device has finished. wait: until it has finished all."""
         while self.unread and self.clock.passed(self.unread[0].marks, wait):
             self.done.append(self.unread.pop(0).measured(self.clock))
             if self.done[-1]["kind"] == ALONE:

@@ -17,10 +17,10 @@ from gpufeed.report import style, wording
 SCHEMA = 1
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 AGAIN = "name a watch.json that gpufeed.watch wrote, or watch the training again with this version"
-WIDTH_IN = 6.0  # narrow, so that letters can be read on a phone
-FOLDED = 12  # stretches: a longer table is folded
+WIDTH_IN = 6.0  # narrow, to be readable on a phone
+FOLDED = 12  # stretches from which on a table is folded
 LETTERS = 34  # of a name in a figure
-MOST = 400  # stretches of a table, and of a kind in a figure
+MOST = 400  # stretches in a table, and of a kind in a figure
 END, ALONE = "end_to_end", "compute_only"
 KINDS = {END: ("end to end", style.BLUE, "o"), ALONE: ("compute only", style.VERMILION, "^")}
 GROWTH = (  # in growth, as a row, and its factor
@@ -34,7 +34,7 @@ METHODS = {
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Return a watch.json; raise GpufeedError where there is none, or one of another schema."""
+    """Return a watch.json; raise GpufeedError if it is missing, damaged or of another schema."""
     expected = f"the JSON of a watched training, schema {SCHEMA}"
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=finite_number)
@@ -54,7 +54,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def page(runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page as HTML. runs: what the reader calls each training -> its watch.json, as read."""
+    """Return the page as HTML. runs: the reader's name of each training -> its watch.json, from `read`."""
     return (
         style.templates()
         .get_template("watch.html.j2")
@@ -71,7 +71,7 @@ def page(runs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def run(name: str, found: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return all that the page says of one training."""
+    """Return the template's values for one training."""
     unit, size = ("samples", found["batch_samples"]) if found["batch_samples"] else ("batches", 1)
     return {
         "name": name,
@@ -89,7 +89,7 @@ def run(name: str, found: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def numbers(found: Mapping[str, Any], unit: str) -> list[tuple[str, str, str]]:
-    """Return rows of name, value and spread; what was not measured has a dash."""
+    """Return rows of name, value and spread, with a dash for values that were not measured."""
     au, stall, copied = (found[name] for name in ("au", "data_stall_share", "copy_seconds"))
     starts = found["epoch_start_seconds"]
     rows = [("accelerator utilization (AU)", *valued(au["value"], au, wording.tenths))]
@@ -116,7 +116,7 @@ def coded(text: str) -> Markup:
 
 
 def growth(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the rows of what grows over the steps, where that is known."""
+    """Return rows for the growth of memory and fetches over the steps, if known."""
     rows = []
     for key, name, factor in GROWTH:
         one = found.get(key, {})
@@ -129,7 +129,7 @@ def growth(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def stage_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    """Return rows of a stage, its time for a batch, and what the training would be without it."""
+    """Return rows of a stage, its time for a batch, and the training's speed without it."""
     if not found:
         return []
     worth = found["at_most"]
@@ -149,7 +149,7 @@ def valued(value: float | None, of: Mapping[str, Any], say) -> tuple[str, str]:
 
 
 def time(seconds: float) -> str:
-    """Return seconds in three figures, below one as milliseconds."""
+    """Return seconds with three figures; less than one as milliseconds."""
     small = seconds < 1
     return f"{wording.three_figures(seconds * 1e3 if small else seconds)} {'ms' if small else 's'}"
 
@@ -172,7 +172,7 @@ def memory(size: int) -> str:
 
 
 def utilization(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the figure of AU with its interval beside the limit, a bar a training."""
+    """Return the figure of AU with its interval and the limit, one bar for each training."""
     with style.look(), style.mpl.rc_context({"font.size": 11}):
         figure = style.Figure(figsize=(WIDTH_IN, 0.85 + 0.75 * len(runs)), layout="constrained")
         axis = figure.subplots()
@@ -200,7 +200,7 @@ def utilization(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def brief(au: Mapping[str, Any]) -> str:
-    """Return AU with its interval and n, to stand in a figure."""
+    """Return AU with its interval and n, for a figure."""
     if au["value"] is None:
         return "not measured"
     interval = "" if au["low"] is None else f" ({wording.ends(au['low'], au['high'])})"
@@ -208,7 +208,7 @@ def brief(au: Mapping[str, Any]) -> str:
 
 
 def rates(found: Mapping[str, Any], unit: str, size: int, prefix: str) -> dict[str, str] | None:
-    """Return the figure of the rate of each stretch over the steps; None where no stretch was measured."""
+    """Return the figure of the rate of each stretch over the steps; None without a measured stretch."""
     timed = [one for one in found["stretches"] if one["seconds"] > 0 and one["steps"]]
     if not timed:
         return None
@@ -234,7 +234,7 @@ def rates(found: Mapping[str, Any], unit: str, size: int, prefix: str) -> dict[s
 
 
 def draw_kind(axis: Axes, kind: str, stretches: Sequence[Mapping[str, Any]], size: int) -> None:
-    """Draws the stretches of a kind: a line as long as its steps, and a marker in its middle."""
+    """Draw the stretches of a kind: a line as long as its steps, and a marker in its middle."""
     word, colour, marker = KINDS.get(kind, (kind.replace("_", " "), style.GREY, "s"))
     y = [one["steps"] * size / one["seconds"] for one in stretches]
     begin, middle, end = (
@@ -246,7 +246,7 @@ def draw_kind(axis: Axes, kind: str, stretches: Sequence[Mapping[str, Any]], siz
 
 
 def shown(figure, prefix: str, caption: str) -> dict[str, str]:
-    """Return a figure without a background, whose black is the ink of the page: it follows a dark mode."""
+    """Return a figure without a background, whose black is the page's text colour, for dark mode."""
     for patch in (figure.patch, *(axis.patch for axis in figure.axes)):
         patch.set_visible(False)
     drawn = style.picture(figure, prefix, caption)

@@ -124,7 +124,7 @@ class Loader:
         epochs = max(1, round(seconds / self.epoch_s))
         found = drain_epoch(self.loader, epochs)
         self.epoch_s = found.seconds / epochs
-        check({self.loader.decoder, *self.loader.tally.fell_back})
+        check({self.loader.decoder, *self.loader.decode_counts.fell_back})
         return epochs * self.loader.share / found.seconds
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ def drained(stack: ExitStack, given: argparse.Namespace, name: str, manifest: Ma
             took += drain_epoch(loader, lead_in=False).seconds
             epochs += 1
         images, cpu = epochs * loader.share, time.process_time() - cpu
-        left = sum(loader.tally.fell_back.values()) / loader.tally.images
+        left = sum(loader.decode_counts.fell_back.values()) / loader.decode_counts.images
         return {"images_per_s": images / took, "cpu_us_per_image": cpu / images * 1e6, "left_to_others": left}
 
     return one

@@ -110,11 +110,11 @@ def measured(name: str, composed: Any, only: dict[str, list], asked: argparse.Na
     from gpufeed.system.environment import environment
     from gpufeed.system.page_cache import read_in
     from gpufeed.training.cell_training import made_ready, settle_process
-    from gpufeed.training.runtime_context import Place, workers_of
+    from gpufeed.training.runtime_context import RuntimeContext, workers_of
 
     cell, manifest, stores = provided(composed)
     settle_process(None)
-    cell, place = replace(cell, workers=workers_of(cell)), Place()
+    cell, place = replace(cell, workers=workers_of(cell)), RuntimeContext()
     found = {"task": name, "started_at": now(), "arguments": TASKS[asked.device][name][0]}
     with made_ready(cell, 0, manifest, stores, place, None) as ready:
         read_in(ready.loader.files())

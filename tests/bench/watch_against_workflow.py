@@ -33,7 +33,7 @@ from gpufeed.system.page_cache import read_in
 from gpufeed.system.timing import synchronise
 from gpufeed.training.cell_training import Ready, made_ready, settle_process
 from gpufeed.training.ensure_inputs import Shelf, dataset, stores
-from gpufeed.training.runtime_context import Place
+from gpufeed.training.runtime_context import RuntimeContext
 
 
 class Epochs:
@@ -113,7 +113,7 @@ def by_watch(bench: Bench, ready: Ready, pairs: int, most: int, end: float) -> d
 def compared(given: argparse.Namespace, cell: Cell, manifest: Path, shelf: Shelf, end: float) -> dict:
     """All runs of one cell, which share the time until `end`, and the difference of their means in points."""
     runs: dict[str, list[dict]] = {"workflow": [], "watch": []}
-    place = Place()
+    place = RuntimeContext()
     with made_ready(cell, 0, manifest, stores(cell, manifest, shelf), place, None) as ready:
         bench = Bench(ready.trainer)
         bench.train(ready.loader, 1)  # workers start, files come into the page cache

@@ -61,6 +61,6 @@ def test_windows_and_flips_are_ours(tmp_path, name, recipe, way, monkeypatch):
                 order = loader.order().tolist()
                 assert check(loader, recipe) == order
             assert loader.reads == (way == "read")
-            assert loader.tally.fell_back == {}
+            assert loader.decode_counts.fell_back == {}
     except Skip as skip:
         pytest.skip(str(skip))

@@ -40,7 +40,7 @@ def test_gpu_and_cpu_resize_alike(tmp_path, size):
                 images = {i: image for batch in loader for i, image in one_by_one(batch)}
                 found[loader_name] = {i: image.to(torch.int16) for i, image in images.items()}
                 assert loader.reads
-                assert loader.tally.fell_back == {}
+                assert loader.decode_counts.fell_back == {}
         except Skip as skip:
             pytest.skip(str(skip))
     for sample_id, image in found["dali_cpu"].items():

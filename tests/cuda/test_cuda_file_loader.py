@@ -93,7 +93,7 @@ def test_real_small_images_are_pillows(real_files, tmp_path, batch_size):
                 assert torch.equal(batch.images.cpu(), right[batch.ids.cpu()])
                 seen += len(batch.ids)
             assert seen == len(files)
-        assert loader.tally.fell_back == {}
+        assert loader.decode_counts.fell_back == {}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_damaged_file_is_for_pillow_and_counted_or_named(tmp_path, recipe):
     with opened(manifest, recipe=recipe, batch_size=16, shuffle=False) as loader:
         for epoch in (1, 2, 3):
             assert sum(len(batch.ids) for batch in loader) == len(files)
-            assert loader.tally.fell_back == {"pillow": epoch}
+            assert loader.decode_counts.fell_back == {"pillow": epoch}
         loader.files()  # none of the next epoch is made any more
         manifest.paths()[33].write_bytes(files[33][:200])
         with pytest.raises(GpufeedError, match=r"33\.jpg: OSError"):

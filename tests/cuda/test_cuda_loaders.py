@@ -11,7 +11,7 @@ from gpufeed.augment.reference import TorchAugment
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
 from gpufeed.loaders.host_cache import HostCacheLoader
-from gpufeed.loaders.prefetch import BatchesAhead
+from gpufeed.loaders.prefetch import BatchPrefetcher
 from gpufeed.loaders.resident import ResidentLoader, copy_rows
 from gpufeed.loaders.samples import HostBatch, copied
 from gpufeed.system.timing import Mark
@@ -32,11 +32,11 @@ def host_batches(count: int, shape: tuple[int, ...]):
         yield HostBatch(image, ids, ids, 0.0)
 
 
-def copy_ahead(device, count: int, shape: tuple[int, ...]) -> BatchesAhead:
+def copy_ahead(device, count: int, shape: tuple[int, ...]) -> BatchPrefetcher:
     # pinned beforehand: allocating pinned memory may itself wait for the device
     made = list(host_batches(count, shape))
     batches = (batch for batch in made)
-    return BatchesAhead(copied(batches, device), device, torch.cuda.Stream(device))
+    return BatchPrefetcher(copied(batches, device), device, torch.cuda.Stream(device))
 
 
 @pytest.mark.alone

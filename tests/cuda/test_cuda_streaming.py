@@ -180,10 +180,10 @@ def test_dali_gives_large_files_to_the_engines_unless_they_get_one_wrong(tmp_pat
             for _ in range(2):
                 found = {i: image for b in loader for i, image in zip(b.ids.tolist(), b.images, strict=True)}
             assert loader.reads
-            told = loader.tally.asdict()
+            told = loader.decode_counts.asdict()
             tolerance = loader.library.tolerance
         with load("loader", "dali_gpu")(usual(small, device)) as loader:
-            assert loader.tally.settings["hw_decoder_load"] == 0.0
+            assert loader.decode_counts.settings["hw_decoder_load"] == 0.0
     except Skip as skip:
         pytest.skip(str(skip))
     assert sorted(found) == list(range(40))

@@ -10,7 +10,7 @@ import torch
 
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader, Rows, permutation
+from gpufeed.loaders.base import Batch, DeferredGather, LoadRequest, OrderedLoader, permutation
 from gpufeed.loaders.resident import StoredBatch
 from gpufeed.models.simple_cnn import SimpleCNN
 from gpufeed.system.devices import AMPERE, apply_precision
@@ -155,14 +155,14 @@ class StoreLoader(StrictLoader):
     """As its parent; a step that gathers gets rows of its store, in an order made on the device."""
 
     def example(self):
-        return Rows(self.images, torch.arange(BATCH, device=self.request.device))
+        return DeferredGather(self.images, torch.arange(BATCH, device=self.request.device))
 
     def epoch_batches(self, done):
         rows = permutation(len(self.images), self.request.seed, self.epoch, self.request.device)
         torch.cuda.set_sync_debug_mode("error")
         try:
             for part in rows.split(self.request.batch_size):
-                yield StoredBatch(Rows(self.images, part), self.labels[part], part, 0.0)
+                yield StoredBatch(DeferredGather(self.images, part), self.labels[part], part, 0.0)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 

@@ -223,7 +223,7 @@ def test_a_repeat_goes_on_that_slurm_asks_to_end_some_time_before_its_time_limit
         run("scontrol", "update", f"jobid={job}", f"timelimit={int(taken.split(':')[0]) + 2}")
         wait_until(lambda: states(job)[0] == "REQUEUED", 150)  # and not TIMEOUT
         step = load(kept)[KEY]["step"]
-        goes_on = f"going on after step {step}, "
+        goes_on = f"resuming after step {step}, "
         wait_until(lambda: goes_on in text_of(log), 120)
     finally:
         os.killpg(process.pid, signal.SIGKILL)

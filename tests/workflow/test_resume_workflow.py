@@ -44,7 +44,7 @@ def test_a_training_that_is_asked_to_end_goes_on_at_the_step(prepared):
     (job,) = (one for one in family if any("train_model" in word for word in words(one)[1:2]))
     job.terminate()  # it alone: Snakemake starts it again
     assert process.wait(200) == 0
-    (step,) = map(int, said(r"going on after step (\d+)"))
+    (step,) = map(int, said(r"resuming after step (\d+)"))
     assert 12 <= step < 360
     assert not list(kept.glob("checkpoint*"))
     assert [epoch["epoch"] for epoch in load(kept / "model.pt").about["epochs"]] == list(range(60))

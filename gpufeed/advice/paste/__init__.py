@@ -1,7 +1,7 @@
-"""The code to paste: a whole script that loads images as a cell did, in its library's own API.
+"""The code to paste: a complete script that loads images as a cell did, in its library's own API.
 
-A loader's template is NAME.py.j2; those whose names begin with `_` are shared. A template may import what
-only some settings need: imports are collected, and those that nothing uses are left out.
+A loader's template is NAME.py.j2; those whose names begin with `_` are shared. A template may import modules
+that only some settings need: imports are collected, and unused ones are left out.
 """
 
 import ast
@@ -23,17 +23,17 @@ TEMPLATES = Path(__file__).parent
 BY_TORCH = ("torchvision_cpu", "torchcodec_cpu")  # decoders whose images are tensors
 WIDTH = 110  # of a line
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# augments of whole batches that plain torch does; the kernels of the others are this project's
+# augments of whole batches in plain torch; the others use this project's kernels
 IN_TORCH = ("none", "torch")
 
 
 def script(cell: Mapping[str, Any], cache: str | None = None, folder: str | None = None) -> str | None:
     """Return a script that loads a folder of class folders as a cell did; None for a ceiling.
 
-    cell: Cell.asdict() with what was found for `auto`, or a row of `tables.cells` with the record's `source`.
-    cache: decoder and version that built the cache which the cell read. folder: of class folders; None: where
-    the workflow has prepared the dataset. Of a Dataset by reference, and of a loader or an augment for which
-    this version has no code, the script is a sentence that says what was measured.
+    cell: Cell.asdict() with the values found for `auto`, or a row of `tables.cells` with the record's
+    `source`. cache: decoder and version of the cache that the cell read. folder: of class folders; by default
+    the one that the workflow has prepared. For a Dataset by reference, and for a loader or an augment without
+    a template, the script is a sentence that says what was measured.
     """
     loader = cell["loader"]
     if not is_reference(loader) and loader in LOADERS and LOADERS[loader].ceiling:
@@ -45,7 +45,7 @@ def script(cell: Mapping[str, Any], cache: str | None = None, folder: str | None
 
 
 def not_expressed(cell: Mapping[str, Any]) -> str | None:
-    """Return what was measured, as a sentence, where no template says it."""
+    """Return a sentence about a cell that has no template; None if it has one."""
     if is_reference(layout := plain(cell.get("source")).get("layout")):
         return f"Measured with the Dataset {layout}, by loader {cell['loader']}: use it as it is."
     if is_reference(loader := cell["loader"]):
@@ -58,7 +58,7 @@ def not_expressed(cell: Mapping[str, Any]) -> str | None:
 
 
 def settings(cell: Mapping[str, Any], cache: str | None, folder: str | None) -> dict[str, Any]:
-    """Return what templates ask for."""
+    """Return the values of templates."""
     hyper, source = plain(cell["hyper"]), plain(cell.get("source"))
     mean, std = mean_and_std(hyper, source)
     augment = cell["augment"]
@@ -102,19 +102,19 @@ def settings(cell: Mapping[str, Any], cache: str | None, folder: str | None) -> 
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """Return a dict that tables hold as JSON."""
+    """Return a dict, which tables hold as JSON."""
     if isinstance(value, Mapping):
         return dict(value)
     return json.loads(value) if isinstance(value, str) and value else {}
 
 
 def number(value: Any, kind: type = int) -> Any:
-    """Return a number of a table; None where it has none."""
+    """Return a number of a table; None if it is missing."""
     return None if str(value) in ("None", "nan", "<NA>") else kind(value)
 
 
 def mean_and_std(hyper: Mapping, source: Mapping) -> tuple[tuple, tuple]:
-    """Return those of the model's input, those of the dataset where its layout has them, or ImageNet's."""
+    """Return mean and std of the model's input, else those of the dataset's layout, else ImageNet's."""
     if "input" in hyper:
         return tuple(hyper["input"]["mean"]), tuple(hyper["input"]["std"])
     if (layout := source.get("layout")) not in LAYOUTS:
@@ -142,7 +142,7 @@ def environment() -> jinja2.Environment:
 
 
 def literal(value: Any, indent: int = 0) -> str:
-    """Return a text, tuple or dict as code, an entry a line where it is long. indent: of its first line."""
+    """Return a text, tuple or dict as code; a long dict has one entry a line. indent: of its first line."""
     if isinstance(value, str):
         return json.dumps(value)
     if not isinstance(value, dict):
@@ -155,7 +155,7 @@ def literal(value: Any, indent: int = 0) -> str:
 
 
 def with_imports(text: str) -> str:
-    """Return the script with the imports that it uses, each once and sorted, behind its docstring."""
+    """Return the script with the imports that it uses, each once and sorted, after its docstring."""
     lines = text.splitlines()
     tree = ast.parse(text)
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -172,12 +172,12 @@ def with_imports(text: str) -> str:
 
 
 def names(alias: ast.alias) -> tuple[str, str]:
-    """Return the name of what is imported, and the one that the script calls it by."""
+    """Return the imported name, and the name that the script uses for it."""
     return alias.name, alias.asname or alias.name
 
 
 def in_order(whole: set[tuple[str, str]], found: set[tuple[str, str, str]]) -> str:
-    """Return import statements as isort has them: the standard library first."""
+    """Return import statements in isort's order, the standard library first."""
     statements: dict[bool, list[tuple]] = {True: [], False: []}
     for name, known_as in whole:
         line = f"import {name}" + (f" as {known_as}" if known_as != name else "")
@@ -204,7 +204,7 @@ def is_standard(module: str) -> bool:
 
 
 def spaced(body: str) -> str:
-    """Return the code with as many empty lines as PEP 8 wants between its top-level statements."""
+    """Return the code with PEP 8's empty lines between its top-level statements."""
     tree, lines, found, before = ast.parse(body), body.splitlines(), [], None
     end = 0
     for node in tree.body:

@@ -25,7 +25,7 @@ from gpufeed.core.plan_ceilings import refused
 from gpufeed.core.record import CEILINGS, CEILINGS_VERSION
 from gpufeed.system.page_cache import read_in
 from gpufeed.training.cell_training import Ready, made_ready
-from gpufeed.training.runtime_context import Place, Stores, page_cached_share
+from gpufeed.training.runtime_context import RuntimeContext, Stores, page_cached_share
 from gpufeed.training.smaller_batch import fitting
 
 log = logging.getLogger("gpufeed")
@@ -54,7 +54,7 @@ def measure_ceilings(
     """
     used = {"rounds": ROUNDS, "cold_rounds": COLD_ROUNDS, **settings}
 
-    def work(cell: Cell, place: Place) -> dict[str, Any]:
+    def work(cell: Cell, place: RuntimeContext) -> dict[str, Any]:
         tuned = place.tune(cell, tuning)
         return measured(tuned, Path(manifest), stores, used, place, gate and Path(gate))
 
@@ -62,7 +62,12 @@ def measure_ceilings(
 
 
 def measured(
-    cell: Cell, manifest: Path, stores: Stores, settings: Mapping[str, Any], place: Place, gate: Path | None
+    cell: Cell,
+    manifest: Path,
+    stores: Stores,
+    settings: Mapping[str, Any],
+    place: RuntimeContext,
+    gate: Path | None,
 ) -> dict[str, Any]:
     """Return the fields of a finished measurement; raise Skip, NotPassed or the error that stops it."""
     if reason := refused(cell):
@@ -73,8 +78,8 @@ def measured(
     def with_batch(one: Cell) -> dict[str, Any]:
         with made_ready(one, 0, manifest, stores, place, gate) as ready:
             found = of_ready(ready, settings)
-            if ready.loader.tally is not None:
-                ready.loader.tally.check()
+            if ready.loader.decode_counts is not None:
+                ready.loader.decode_counts.check()
         return found
 
     size, found = fitting(cell, with_batch)

@@ -17,7 +17,7 @@ from gpufeed.benchmarks.equivalence.window_check import check_windows
 from gpufeed.core.errors import GpufeedError, Skip, one_line
 from gpufeed.core.registry import LOADERS, STORES, fetch, load, store_in
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.base import sum_tallies
+from gpufeed.decoders.base import sum_counts
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.loaders.pixel_tolerance import PixelSource, pixel_source
@@ -118,7 +118,7 @@ def make_bench(task: Task, device: torch.device) -> Bench:
 
 def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
     """Return the verdict's results after three epochs of training and one of evaluation."""
-    found, epochs, tallies, windows = Differences(), 0, [], None
+    found, epochs, counts, windows = Differences(), 0, [], None
     status, sentence = "passed", None
     try:
         make = fetch("loader", bench.loader)
@@ -131,11 +131,11 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
             with make(request, **request.options) as loader:
                 source = pixel_source(bench.loader, loader, request.cache)
                 tell("facts", {"pixels": fields_of(source)})
-                tallies += [loader.tally] if loader.tally is not None else []
+                counts += [loader.decode_counts] if loader.decode_counts is not None else []
                 for _ in run_epochs(bench, request, loader, source, EPOCHS if place == 0 else 1, found, tell):
                     epochs += 1
-                    if tallies and place == 0:  # an epoch shows every file
-                        tallies[0].check()
+                    if counts and place == 0:  # an epoch shows every file
+                        counts[0].check()
         if bench.request.recipe is not None and LOADERS[bench.loader].windows == "own":
             windows = check_windows(bench.loader, bench.request, tell)
     except Skip as skip:
@@ -154,7 +154,7 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
         "mean_difference": found.mean if found.samples else None,
         "beyond_tolerance": found.beyond,
         "offenders": found.offenders,
-        "loading": sum_tallies(tallies).asdict() if tallies else None,
+        "loading": sum_counts(counts).asdict() if counts else None,
         "windows": windows,
     }
 

@@ -34,8 +34,8 @@ from gpufeed.benchmarks.inference.exported_files import (
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.training.cell_training import guarded
-from gpufeed.training.runtime_context import Place
+from gpufeed.training.cell_training import with_status
+from gpufeed.training.runtime_context import RuntimeContext
 
 OPSET = 20  # has GELU and layer norm as single operators; TensorRT 10 and ONNX Runtime 1.17 read it
 EXAMPLES = 2  # images that a model is traced with: 1 would become a constant
@@ -58,8 +58,8 @@ def export_model(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
 
-    def work(cell: Cell, place: Place) -> dict[str, Any]:
-        saved, outcome = load(model), partial(guarded, cell)
+    def work(cell: Cell, place: RuntimeContext) -> dict[str, Any]:
+        saved, outcome = load(model), partial(with_status, cell)
         program = row("program", folder, partial(write_program, saved), outcome)
         onnx = row("onnx", folder, partial(write_onnx, saved), outcome)
         return {"rows": [program, onnx, half_row(onnx, folder, outcome)]}

@@ -26,7 +26,7 @@ from gpufeed.core.record import INFERENCE, INFERENCE_VERSION
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.system.devices import apply_precision, resolve_device, resolve_precision
-from gpufeed.training.runtime_context import Place, Stores
+from gpufeed.training.runtime_context import RuntimeContext, Stores
 
 log = logging.getLogger("gpufeed")
 NOTHING = {"schema_version": INFERENCE_VERSION, **dict.fromkeys(("trained", "resolved", "split")), "rows": []}
@@ -48,7 +48,7 @@ def measure_inference(
     cell_document. What stops one backend becomes status and sentence of its row, and the others continue.
     """
 
-    def work(cell: Cell, place: Place) -> dict[str, Any]:
+    def work(cell: Cell, place: RuntimeContext) -> dict[str, Any]:
         return measured(cell, Path(model), files, Path(manifest), stores, settings, place)
 
     nothing = {**NOTHING, "settings": {**settings, "warmup": inference_row.WARMUP}}
@@ -62,7 +62,7 @@ def measured(
     manifest: Path,
     stores: Stores,
     settings: Mapping[str, Any],
-    place: Place,
+    place: RuntimeContext,
 ) -> dict[str, Any]:
     """Return the fields of a finished measurement; raise Skip or the error that stops all of it."""
     saved, samples = load(model), Manifest.read(manifest)

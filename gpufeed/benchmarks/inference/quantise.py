@@ -22,8 +22,8 @@ from gpufeed.benchmarks.inference.export import half_row, is_dynamic, packages, 
 from gpufeed.benchmarks.inference.exported_files import EXPORTED, INPUT, NOTHING, Files, find, row, troubles
 from gpufeed.core.cells import Cell
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.training.cell_training import guarded
-from gpufeed.training.runtime_context import Place, Stores
+from gpufeed.training.cell_training import with_status
+from gpufeed.training.runtime_context import RuntimeContext, Stores
 
 OPERATORS = ("Conv", "Gemm", "MatMul")
 BATCH = 32  # calibration images per call, whose activations are all in memory at once
@@ -53,7 +53,7 @@ def quantise_model(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
 
-    def work(cell: Cell, place: Place) -> dict[str, Any]:
+    def work(cell: Cell, place: RuntimeContext) -> dict[str, Any]:
         def write(path: Path) -> dict[str, Any]:
             source = files.path("onnx")
             packages("onnx", "onnxruntime")
@@ -61,7 +61,7 @@ def quantise_model(
             images = calibration_images(cell, Manifest.read(manifest), stores, place.device, calibration)
             return quantise(source, images, calibration["method"], path)
 
-        outcome = partial(guarded, cell)
+        outcome = partial(with_status, cell)
         made = row("onnx_int8", folder, write, outcome)
         told = {"split": "train", **calibration} if made["status"] == "done" else None
         about = {"status": made["status"], "sentence": made["sentence"], "calibration": told}

@@ -15,7 +15,7 @@ from gpufeed.core.record import EVALUATION
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.system.devices import apply_precision
 from gpufeed.training.cell_training import judge
-from gpufeed.training.runtime_context import Place, Stores, load_request, make_augment
+from gpufeed.training.runtime_context import RuntimeContext, Stores, load_request, make_augment
 
 
 def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
@@ -55,7 +55,7 @@ def evaluate_model(
     cell_document.
     """
 
-    def work(cell: Cell, place: Place) -> dict[str, Any]:
+    def work(cell: Cell, place: RuntimeContext) -> dict[str, Any]:
         return judged(cell, Path(model), Path(manifest), stores, place)
 
     return cell_document(cell, work, NOTHING, planned_on, **asked)
@@ -67,8 +67,8 @@ NOTHING = {
 }
 
 
-def judged(cell: Cell, model: Path, manifest: Path, stores: Stores, place: Place) -> dict[str, Any]:
-    """Return the fields of a finished evaluation; raise Skip or the error that stops it."""
+def judged(cell: Cell, model: Path, manifest: Path, stores: Stores, place: RuntimeContext) -> dict[str, Any]:
+    """What a finished evaluation adds to its document; raises Skip or what stops it."""
     saved, samples = load(model), Manifest.read(manifest)
     check_classes(saved, samples)
     fitted = saved.about["resolved"].get("batch_size", cell.batch_size)

@@ -12,7 +12,7 @@ from gpufeed.core.cells import Cell
 from gpufeed.core.record import MODEL
 from gpufeed.training.cell_training import Trained, train
 from gpufeed.training.checkpoints import Checkpoints, remove_if_done, resumable
-from gpufeed.training.runtime_context import Place, Stores, mean_and_std
+from gpufeed.training.runtime_context import RuntimeContext, Stores, mean_and_std
 
 REPEAT = 0  # whose seed is used
 OF_EPOCH = ("epoch", "steps", "images", "train_loss")
@@ -45,7 +45,7 @@ def train_model(
     """
     models: list[nn.Module] = []
 
-    def work(cell: Cell, place: Place) -> dict[str, Any]:
+    def work(cell: Cell, place: RuntimeContext) -> dict[str, Any]:
         given = (Path(manifest), stores, place, gate and Path(gate))
         trained = train(cell, REPEAT, *given, checkpoints=checkpoints, scratch=scratch)
         models.append(trained.model)
@@ -55,8 +55,8 @@ def train_model(
     return Attempt(about, models[0] if about["status"] == "done" else None)
 
 
-def learned(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:
-    """Return the fields of a finished training."""
+def learned(cell: Cell, trained: Trained, place: RuntimeContext) -> dict[str, Any]:
+    """What a finished training adds to its document."""
     info = trained.request.manifest.info
     mean, std = mean_and_std(cell, trained.request.manifest)
     height, width = trained.request.image_size

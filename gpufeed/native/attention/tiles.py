@@ -1,11 +1,11 @@
 """Tile sizes of each kernel by length and head width. They are constants: nothing is tuned at run time.
 
-They were chosen by ptxas's output for sm_90 (docs/lab/transformers.md): wgmma in every product, and no spills. The
-exception is the backward of 65 to 128 tokens in heads of 128 (at most 56 bytes). For the shape of vit_tiny,
-tests/bench/attention.py times FORWARDS and BACKWARDS next to torch's kernels, and the fastest on an H200 was
-chosen. With heads of 128, turned tiles of 16 or 32 queries in one stage gave a wrong dq there (Triton 3.6).
-One of 16 accessed memory out of bounds. tests/cuda/test_cuda_attention.py checks every choice. Standard
-library only: used while planning.
+They were chosen by ptxas's output for sm_90 (docs/lab/transformers.md): wgmma in every product, and no
+spills. The exception is the backward of 65 to 128 tokens in heads of 128 (at most 56 bytes). For the shape of
+vit_tiny, tests/bench/attention.py times FORWARDS and BACKWARDS next to torch's kernels, and the fastest on an
+H200 was chosen. With heads of 128, turned tiles of 16 or 32 queries in one stage gave a wrong dq there
+(Triton 3.6). One of 16 accessed memory out of bounds. tests/cuda/test_cuda_attention.py checks every choice.
+Standard library only: used while planning.
 """
 
 from dataclasses import dataclass

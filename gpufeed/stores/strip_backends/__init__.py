@@ -1,4 +1,6 @@
-"""What decodes strips: the CPU's cores, nvImageCodec, torchvision or our kernels; and the choice."""
+"""Backends that decode strips, and their choice: the CPU's cores, nvImageCodec, torchvision or our
+kernels.
+"""
 
 import logging
 from importlib import import_module
@@ -8,22 +10,23 @@ import torch
 from gpufeed.core.errors import Skip, unknown
 from gpufeed.stores.strip_backends.base import StripBackend
 
-# first choice first: nvImageCodec's pixels are Pillow's but for the seams, torchvision repeats chroma pixels
+# in order of preference: nvImageCodec differs from Pillow at the seams alone, torchvision repeats chroma
+# pixels
 BACKENDS = {
     "nvimgcodec": "gpufeed.stores.strip_backends.nvimgcodec:NvImageCodecStrips",
     "torchvision_cuda": "gpufeed.stores.strip_backends.torchvision_cuda:TorchvisionStrips",
     "cpu": "gpufeed.stores.strip_backends.cpu:CpuStrips",
     "cuda_jpeg": "gpufeed.stores.strip_backends.cuda_jpeg:CudaJpegStrips",
 }
-BY_NAME = ("cuda_jpeg",)  # taken only where it is asked for: it may have to be compiled first
+BY_NAME = ("cuda_jpeg",)  # only on request, since it may have to be compiled first
 log = logging.getLogger("gpufeed")
 
 
 def open_backend(device: torch.device, threads: int, name: str | None = None) -> StripBackend:
-    """The named backend, or the first that this node can run for `device`, but for those of BY_NAME.
+    """Return the named backend, or the first outside BY_NAME that this node can run for `device`.
 
-    threads: cores that it may use. Raises Skip with the reason if a named one cannot run here, and
-    GpufeedError for a name that there is not.
+    threads: cores that it may use. Raises Skip with the reason if the named one cannot run here, and
+    GpufeedError for an unknown name.
     """
     if name is not None:
         return backend_class(name)(device, threads)
@@ -37,7 +40,7 @@ def open_backend(device: torch.device, threads: int, name: str | None = None) ->
 
 
 def backend_class(name: str) -> type[StripBackend]:
-    """The class behind a name; importing it needs nothing that a node may lack."""
+    """Return the class of a backend; importing it needs nothing that a node may lack."""
     if name not in BACKENDS:
         raise unknown("strip backend", name, BACKENDS, where="gpufeed/stores/strip_backends")
     module, _, attribute = BACKENDS[name].partition(":")

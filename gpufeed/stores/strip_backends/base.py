@@ -1,4 +1,6 @@
-"""What a strip backend is: whole strips in, one contiguous batch on the device out; and a strip to try it."""
+"""The base class of strip backends: whole strips in, one contiguous batch on the device out; and a
+test strip.
+"""
 
 import io
 import itertools
@@ -17,10 +19,10 @@ from gpufeed.stores.strips_store import Strip
 
 
 class StripBackend(ABC):
-    """Made for one device; its calls queue their work on the device's current stream.
+    """A decoder of strips for one device; its calls queue their work on the device's current stream.
 
-    tolerance: of an image of a strip against its file decoded by Pillow. The upper- and lowermost
-    row of an image may take colour from its neighbour in the strip where `seams` is true.
+    tolerance: of an image of a strip against its file decoded by Pillow. seams: whether the top and bottom
+    row of an image may take colour from its neighbour in the strip.
     """
 
     name: ClassVar[str]
@@ -35,7 +37,7 @@ class StripBackend(ABC):
     def decode_into(
         self, encoded: Sequence[np.ndarray], strips: Sequence[Strip], out: torch.Tensor
     ) -> list[int]:
-        """Decodes strips one behind the other into `out`; returns the places of those that it refuses.
+        """Decode strips one after the other into `out`; return the places of those that it refuses.
 
         encoded: the bytes of each strip, uint8 (length,); strips: what they hold, all of one image size;
         out: contiguous uint8 (images, H, W, 3) on the device, as many images as the strips have.
@@ -43,22 +45,22 @@ class StripBackend(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """Backend and version of its library."""
+        """Return the backend and version of its library."""
 
 
 def rows_of(strips: Sequence[Strip]) -> list[slice]:
-    """Where the images of each strip stand in the batch."""
+    """Return the rows of each strip's images in the batch."""
     ends = np.cumsum([0, *(len(strip.ids) for strip in strips)]).tolist()
     return [slice(start, end) for start, end in itertools.pairwise(ends)]
 
 
 def tall(images: torch.Tensor) -> torch.Tensor:
-    """A batch (N, H, W, 3) seen as one image of N * H rows."""
+    """Return a batch (N, H, W, 3) seen as one image of N * H rows."""
     return images.view(-1, *images.shape[2:])
 
 
 def trial_strip() -> tuple[np.ndarray, Strip]:
-    """The bytes of a strip of two grey images of 64 x 64 pixels, 4:2:0, and what it holds."""
+    """Return the bytes of a strip of two grey images of 64 x 64 pixels, 4:2:0, and what it holds."""
     buffer = io.BytesIO()
     Image.fromarray(np.full((64, 64, 3), 128, np.uint8)).save(buffer, "JPEG", subsampling="4:2:0")
     jpeg = parse(buffer.getvalue())

@@ -1,4 +1,4 @@
-"""Strips on the CPU: one long call of libjpeg-turbo a strip, in threads, since it gives up the lock."""
+"""Strips on the CPU: one long call of libjpeg-turbo a strip, in threads, since it releases the GIL."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +14,11 @@ from gpufeed.stores.strips_store import Strip, StripsInfo
 
 
 def decode_strip(data, strip: Strip, fancy: bool = True, out: np.ndarray | None = None) -> np.ndarray:
-    """The images of a strip, uint8 (N, H, W, 3), decoded into `out` (contiguous, that shape) if given.
+    """Return the images of a strip, uint8 (N, H, W, 3), decoded into `out` (contiguous, that shape) if given.
 
-    With fancy=False every image equals its file decoded the same way. With fancy=True the upper- and
-    lowermost row of images next to another one may differ (4:2:0 and 4:4:0 only), since their colour
-    is smoothed over the seam. Raises GpufeedError for bytes that are not this strip.
+    With fancy=False every image equals its file decoded the same way. With fancy=True the top and bottom row
+    of neighbouring images may differ (4:2:0 and 4:4:0 only), since their colour is smoothed over the seam.
+    Raises GpufeedError for bytes that are not this strip.
     """
     if out is not None and (out.shape != strip.shape or out.dtype != np.uint8 or not out.flags.c_contiguous):
         raise ValueError(f"found {out.dtype} {out.shape}; expected contiguous uint8 {strip.shape}")
@@ -34,14 +34,14 @@ def decode_strip(data, strip: Strip, fancy: bool = True, out: np.ndarray | None 
 
 
 def damaged(strip: Strip, found: str) -> GpufeedError:
-    """The error for a strip whose bytes have changed."""
+    """Return the error for a strip whose bytes have changed."""
     return StripsInfo.wrong(
         f"the strip at byte {strip.offset} is damaged: {found}", f"a JPEG of uint8 {strip.shape}"
     )
 
 
 class CpuStrips(StripBackend):
-    """Decodes into host memory, pinned if the batch belongs on a GPU, and copies it there once."""
+    """Strips decoded into host memory, pinned if the batch belongs on a GPU, and copied there at once."""
 
     name = "cpu"
     # Seam rows differ by up to 91 on the real 64 x 64 JPEGs, by 5.1 in the mean over such a row, and an
@@ -75,7 +75,7 @@ class CpuStrips(StripBackend):
         return [place for place, fine in enumerate(done) if not fine]
 
     def _staging(self, out: torch.Tensor) -> torch.Tensor:
-        """Pinned memory of the batch's shape, kept for the next batch, since pinning takes long."""
+        """Return pinned memory of the batch's shape; it is kept for the next batch, since pinning is slow."""
         if self.staging is None or len(self.staging) < len(out) or self.staging.shape[1:] != out.shape[1:]:
             self.staging = torch.empty(out.shape, dtype=out.dtype, pin_memory=True)
         return self.staging[: len(out)]

@@ -16,15 +16,15 @@ from gpufeed.stores.strip_backends.base import StripBackend, rows_of
 from gpufeed.stores.strips_store import Strip
 
 END = 2  # bytes of a marker, as between images and at a strip's end
-PIECE = 4 * 2**20  # bytes that are copied to the device while the next are joined
-HEAD = 4096  # bytes in which a strip's header ends: four tables of 256 symbols and all else take 2,000
+PIECE = 4 * 2**20  # bytes copied to the device while the next are joined
+HEAD = 4096  # bytes that hold a strip's header: four tables of 256 symbols and all else take 2,000
 
 
 class CudaJpegStrips(StripBackend):
-    """An image of a strip has exactly the pixels that libjpeg-turbo gives its file alone, seams included.
+    """Strips by our kernels; the pixels are exactly libjpeg-turbo's for each file alone, also at the seams.
 
-    Strips of one kind are one call: their bytes are joined in pinned memory, and the restart markers between
-    images are found on the device.
+    Strips of one kind are decoded in one call: their bytes are joined in pinned memory, and the restart
+    markers between images are found on the device.
     """
 
     name = "cuda_jpeg"
@@ -64,7 +64,9 @@ class CudaJpegStrips(StripBackend):
     def _decode(
         self, kind: Kind, coded: list[torch.Tensor], counts: list[int], rows: list[slice], out: torch.Tensor
     ) -> list[int]:
-        """Strips of one kind, as the coded bytes of each, to their rows of `out`; those that it refuses."""
+        """Decode strips of one kind, given their coded bytes, into their rows of `out`; return the
+        refused ones.
+        """
         from gpufeed.native.jpeg_op import decode_between
 
         data, ends = self._sent(coded)
@@ -78,15 +80,15 @@ class CudaJpegStrips(StripBackend):
             bounds[inner] = found
             bounds[last] = torch.from_numpy(ends[1:]).to(self.device)
             starts = torch.cat([bounds.new_zeros(1), bounds[:-1] + END])
-            starts[last[:-1] + 1] -= END  # nothing stands between two strips
-            # a strip with a marker more and one with a marker less: an image ends before it starts
+            starts[last[:-1] + 1] -= END  # there is no marker between two strips
+            # if one strip has a marker too many and another one too few, an image ends before it starts
             decoded, faults = decode_between(data, starts, bounds, coding_of(kind, self.device))
             wrong = np.unique(images[faults.cpu().numpy() > 0])  # sync point
         elif len(coded) == 1:
             return [0]
         else:
             wrong = np.arange(len(coded))
-        if len(coded) > 1 and len(wrong):  # each alone, so that none suffers for another
+        if len(coded) > 1 and len(wrong):  # each alone, so that only the bad ones are refused
             alone = [self._decode(kind, [coded[i]], [counts[i]], [rows[i]], out) for i in range(len(coded))]
             return [member for member, refusal in enumerate(alone) if refusal]
         if len(wrong):
@@ -96,13 +98,13 @@ class CudaJpegStrips(StripBackend):
         return []
 
     def _sent(self, coded: list[torch.Tensor]) -> tuple[torch.Tensor, np.ndarray]:
-        """The joined bytes on the device; where each part begins and the last ends, int64 (parts + 1,)."""
+        """Return the joined bytes on the device, and the bounds of the parts, int64 (parts + 1,)."""
         ends = np.cumsum([0, *(len(part) for part in coded)], dtype=np.int64)
         if self.copied is None:
             return torch.cat(coded), ends
         if len(self.staged) < ends[-1]:
             self.staged = torch.empty(int(ends[-1]), dtype=torch.uint8, pin_memory=True)
-        self.copied.synchronize()  # the last call's bytes are out of it
+        self.copied.synchronize()  # the last call's bytes have been copied
         data = torch.empty(int(ends[-1]), dtype=torch.uint8, device=self.device)
         first = 0
         for last in range(1, len(ends)):
@@ -120,13 +122,13 @@ class CudaJpegStrips(StripBackend):
 
 
 def markers(data: torch.Tensor) -> torch.Tensor:
-    """Where restart markers stand in coded bytes, uint8 (bytes,); int64, ascending."""
+    """Return the places of the restart markers in coded bytes, uint8 (bytes,); int64, ascending."""
     first, second = data[:-1], data[1:]
     return ((first == 0xFF) & (second - RST0 < RESTARTS)).nonzero().flatten()
 
 
 def stretches(rows: list[slice]) -> list[tuple[int, int, int]]:
-    """(first row, its end, how many rows came before) of neighbours taken together."""
+    """Merge neighbouring rows; return (first row, end, number of rows before) of each stretch."""
     found, before = [], 0
     for part in rows:
         if found and found[-1][1] == part.start:
@@ -138,7 +140,7 @@ def stretches(rows: list[slice]) -> list[tuple[int, int, int]]:
 
 
 def opened(data: np.ndarray, strip: Strip) -> tuple[int, Kind]:
-    """(where a strip's coded bytes begin, the kind of its images); raises Refused if it is no such strip."""
+    """Return where a strip's coded bytes begin and the kind of its images; raise Refused for other bytes."""
     head = data[:HEAD].tobytes()
     start = header_end(head)
     kind = kind_of_images(head[:start], strip.height)
@@ -151,7 +153,7 @@ def opened(data: np.ndarray, strip: Strip) -> tuple[int, Kind]:
 
 @lru_cache(maxsize=64)
 def kind_of_images(header: bytes, height: int) -> Kind:
-    """The kind of a strip's images, each so high: what its header says but for height and restarts."""
+    """Return the kind of a strip's images: that of its header with their height and without restarts."""
     kept, position = [header[:2]], 2
     while position < len(header):
         marker, body, position = segment_at(header, position)

@@ -13,10 +13,12 @@ from gpufeed.stores.strips_store import Strip
 
 
 class TorchvisionStrips(StripBackend):
-    """An image of a strip has exactly the pixels that this decoder gives its file: chroma is repeated."""
+    """Strips by nvJPEG, which repeats chroma pixels; each image has exactly the pixels that its file
+    would have.
+    """
 
     name = "torchvision_cuda"
-    tolerance = Tolerance(160, 12.0)  # as the decoder of that name
+    tolerance = Tolerance(160, 12.0)  # that of the decoder with the same name
     seams = False
 
     def __init__(self, device: torch.device, threads: int):
@@ -38,7 +40,7 @@ class TorchvisionStrips(StripBackend):
     def decode_into(
         self, encoded: Sequence[np.ndarray], strips: Sequence[Strip], out: torch.Tensor
     ) -> list[int]:
-        # sync point: the engine does not wait for the stream, and could overwrite what is still read
+        # sync point: the engine does not wait for the stream, and could overwrite memory still being read
         torch.cuda.current_stream(self.device).synchronize()
         planes = isolate(self._decode_list, [torch.from_numpy(data) for data in encoded])  # each (3, rows, W)
         refused = []

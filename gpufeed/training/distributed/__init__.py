@@ -1,1 +1,3 @@
-"""One training on several devices, of one node or several: a process a device, started and ended as one."""
+"""One training on several devices of one or more nodes: a process for each device, started and ended
+together.
+"""

@@ -1,8 +1,8 @@
-"""Starts the ranks of a training, waits for them, and ends them all when one fails or this process must go.
+"""Start the ranks of a training, wait for them, and end them all if one fails or this process must end.
 
-The ranks are started by torchrun, with Slurm's variables taken out: they describe the tasks of a job, and
-torchrun is one. On several nodes there is a torchrun on each (gpufeed.training.distributed.node_task),
-started by srun. Each rank sees all GPUs that its torchrun sees, and takes the one of its local rank.
+torchrun starts the ranks, without Slurm's variables, which describe the tasks of a job. On several nodes srun
+starts a torchrun on each (gpufeed.training.distributed.node_task). Each rank sees all GPUs that its torchrun
+sees, and uses the one of its local rank.
 """
 
 import logging
@@ -24,19 +24,19 @@ from gpufeed.training.distributed.rank_commands import GRACE_S
 log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
 READ_S = 10.0  # for the last lines of ranks that have ended
-# in torchrun's report on the ranks that failed, with which srun may mix a few lines of other nodes
+# in torchrun's report on failed ranks, among which srun may mix a few lines of other nodes
 RANK_AND_STATUS = re.compile(r"^\s*rank\s*:\s*(\d+).*\n(?:.*\n){0,4}?\s*exitcode\s*:\s*(-?\d+)", re.MULTILINE)
 
 
 def spread(
     call: rank_files.Call, on_epoch: Callable[[dict], None] | None = None, scratch: Path | None = None
 ) -> Any:
-    """Runs the call on its ranks; the result of rank 0, with tensors on the CPU.
+    """Run the call on its ranks; return the result of rank 0, with tensors on the CPU.
 
-    on_epoch: called here with each entry that rank 0 tells. scratch: a folder that all nodes see, for what
-    they exchange where there are several. Raises the error of the rank that failed first, a GpufeedError
-    where one died without a word, Skip without the nodes. An interrupt or SIGTERM ends the ranks, which may
-    keep their state, then this process: at SIGTERM it raises sigterm_handler.Ended.
+    on_epoch: called in this process with each entry that rank 0 reports. scratch: a folder that all nodes
+    see, for the files that several nodes exchange. Raises the error of the rank that failed first, a
+    GpufeedError if one died without an error, and Skip without the nodes. An interrupt or SIGTERM ends the
+    ranks, which may keep their state, then this process: at SIGTERM it raises sigterm_handler.Ended.
     """
     several = call.nodes > 1
     shared = scratch if several else None
@@ -57,7 +57,7 @@ def spread(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # an interrupt at the terminal comes here, and from here to them
+            start_new_session=True,  # an interrupt at the terminal reaches this process, which ends them
         )
         said: list[str] = []
         reader = threading.Thread(
@@ -79,7 +79,7 @@ def spread(
         reader.join(timeout=READ_S)
         failed = process.returncode or not (folder / "result.pt").exists()
         asked = sigterm_handler.given() and (failed or not call.keeps)
-        # Slurm may ask the ranks alone: their step, and not that of this process
+        # Slurm may send SIGTERM to the step of the ranks and not to this process
         if asked or (failed and several and rank_commands.was_end_requested(folder, call.nodes)):
             log.info("asked to end: all ranks have ended")
             raise sigterm_handler.Ended
@@ -92,14 +92,14 @@ def spread(
 
 
 def relay(lines: IO[str], said: list[str]) -> None:
-    """Puts what the ranks say, each line with its rank, into the log of this process."""
+    """Log the output of the ranks, whose lines begin with the rank."""
     for line in lines:
         said.append(line.rstrip("\n"))
         log.info("%s", said[-1])
 
 
 def ended(process: subprocess.Popen) -> bool:
-    """Whether it ended, after a short wait."""
+    """Return whether the process has ended, after a short wait."""
     try:
         process.wait(LOOK_S)
     except subprocess.TimeoutExpired:
@@ -108,9 +108,9 @@ def ended(process: subprocess.Popen) -> bool:
 
 
 def blame(failures: list[rank_files.Failure], said: list[str], code: int, by: str = "torchrun") -> Exception:
-    """The error behind a training that failed: of the rank that was first, and not of those that missed it.
+    """Return the error of the rank that failed first, not of those that failed because of it.
 
-    said: torchrun's own report names a rank that died without a word. by: whose status `code` is.
+    said: torchrun's output, which names a rank that died without an error. by: the program of status `code`.
     """
     ours = [failure for failure in failures if isinstance(failure.error, GpufeedError | Skip)]
     if ours:
@@ -120,21 +120,21 @@ def blame(failures: list[rank_files.Failure], said: list[str], code: int, by: st
     if killed:
         rank, status = next(iter(killed.items()))
         return GpufeedError(
-            f"rank {rank} of the training ended with {how(status)}, without a word of its own",
+            f"rank {rank} of the training ended with {how(status)}, without an error message",
             "ranks that end together",
             "look for an out-of-memory kill, and at the lines of that rank in the log",
         )
     if failures:
         return failures[0].error
     return GpufeedError(
-        f"{by} ended with {how(code)} before any rank began",
-        "ranks that begin",
+        f"{by} ended with {how(code)} before any rank started",
+        "ranks that start",
         "look at its lines in the log",
     )
 
 
 def exit_codes(said: list[str]) -> dict[int, int]:
-    """Rank -> its exit status, by torchrun's report; without those that torchrun itself asked to end."""
+    """Return the exit status of each rank in torchrun's report, without those that torchrun itself ended."""
     found = {int(rank): int(code) for rank, code in RANK_AND_STATUS.findall("\n".join(said))}
     return {
         rank: code for rank, code in found.items() if code not in (-signal.SIGTERM, sigterm_handler.STATUS)
@@ -142,7 +142,7 @@ def exit_codes(said: list[str]) -> dict[int, int]:
 
 
 def how(code: int) -> str:
-    """An exit status in words."""
+    """Return an exit status in words."""
     if code >= 0:
         return f"status {code}"
     try:

@@ -1,8 +1,8 @@
 """One node of a training on several, as a task of srun.
 
-`-m gpufeed.training.distributed.node_task FOLDER ADDRESS NODES DEVICES`
-ADDRESS: of the first node, where the ranks meet. DEVICES: of each node. The GPUs of the node are taken here,
-but on the node of the process that started the step, which has them.
+`-m gpufeed.training.distributed.node_task FOLDER ADDRESS NODES DEVICES` ADDRESS: of the first node, where the
+ranks meet. DEVICES: of each node. It locks the GPUs of its node, except on the node of the process that
+started the step, which has locked them already.
 """
 
 import logging
@@ -19,25 +19,27 @@ from gpufeed.system import gpu_locks, sigterm_handler
 from gpufeed.training.distributed import rank_commands
 
 LOOK_S = 0.2
-MEET_S = 300  # as long as the project waits for any process that does not answer
-PORTS = range(20000, 32000)  # below those that Linux gives to whoever asks for any
+MEET_S = 300  # for ranks to meet, as for any process that does not answer
+PORTS = range(20000, 32000)  # below Linux's ephemeral ports
 
 
 def port(job: int, step: int) -> int:
-    """Where the ranks of a step meet: the same on all nodes, another one for the next step."""
+    """Return the port on which the ranks of a step meet: the same on all nodes, another for the next step."""
     return PORTS[(job + 97 * step) % len(PORTS)]
 
 
 def main() -> int:
-    """The status of torchrun, or the number of its signal; 143 where asked to end, 1 before it has GPUs."""
+    """Run torchrun; return its status or signal, 143 if asked to end, 1 if the node's GPUs are not
+    available.
+    """
     folder, address, nodes, devices = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     place, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)
 
     def goes_on() -> bool:
-        """Whether nobody has asked this node to end; leaves word where somebody has."""
+        """Return whether to go on; if this node was asked to end, note that in the folder."""
         if sigterm_handler.given():
-            with suppress(OSError):  # the folder goes with the starter
+            with suppress(OSError):  # the starter removes the folder
                 rank_commands.note_end_request(folder, place)
         return not sigterm_handler.given()
 
@@ -69,7 +71,7 @@ def main() -> int:
 
 
 def until_alone() -> None:
-    """Waits for the end of the input, which the starter holds open, and then ends this task."""
+    """Wait for the end of the input, which the starter holds open; then end this task."""
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,5 @@
-"""The ranks of a training as one group of torch.distributed, and what they must agree on.
-
-With one rank all of it is trivial.
+"""The ranks of a training as one group of torch.distributed, and values that they share; trivial for
+one rank.
 """
 
 import os
@@ -18,7 +17,7 @@ from gpufeed.loaders.base import Loader, LoadRequest
 
 
 def steps_in_epoch(loader: Loader) -> int:
-    """Steps of an epoch, the same on every rank: the batches of rank 0, whose share is the largest."""
+    """Return the steps of an epoch on every rank: the batches of rank 0, which has the largest share."""
     request = loader.request
     if request.world_size == 1:
         return len(loader)
@@ -27,23 +26,24 @@ def steps_in_epoch(loader: Loader) -> int:
 
 
 def images_in_step(loader: Loader, step: int) -> int:
-    """Images of all ranks in a step of an epoch, counted from 0.
+    """Return the number of images of all ranks in a step of an epoch, counted from 0.
 
-    Ranks take turns in one order, so that their batches together are one batch of world_size times the size.
+    Ranks take samples of one order in turn, so that their batches together are a batch of world_size times
+    the size.
     """
     whole = loader.request.batch_size * loader.request.world_size
     return min(whole, len(loader.split_ids) - step * whole)
 
 
 def summed(values: torch.Tensor, request: LoadRequest) -> torch.Tensor:
-    """The sum of a tensor over all ranks, in place; every rank must ask."""
+    """Sum a tensor over all ranks in place and return it; every rank must call this."""
     if request.world_size > 1:
         distributed.all_reduce(values)
     return values
 
 
 def gathered(value: Any, world_size: int) -> list[Any]:
-    """The plain values of all ranks in their order; every rank must ask."""
+    """Return the plain values of all ranks in order; every rank must call this."""
     if world_size == 1:
         return [value]
     values = [None] * world_size
@@ -51,24 +51,24 @@ def gathered(value: Any, world_size: int) -> list[Any]:
     return values
 
 
-# Ranks wait for rank 0 while it evaluates. One that died is noticed by torchrun, not by this.
+# Ranks wait for rank 0 while it evaluates. torchrun notices dead ranks, not this timeout.
 LONGEST_WAIT = timedelta(hours=12)
 
 
 def place_in_group() -> tuple[int, int]:
-    """(rank, world size) of this process: (0, 1) outside of a group."""
+    """Return (rank, world size) of this process, (0, 1) outside of a group."""
     if not distributed.is_initialized():
         return 0, 1
     return distributed.get_rank(), distributed.get_world_size()
 
 
 def node_of_rank() -> str:
-    """The node of this process, by Slurm's name for it where there is one."""
+    """Return the name of this process's node, Slurm's if there is one."""
     return os.environ.get("SLURMD_NODENAME") or platform.node()
 
 
 def check_world(found: int, ranks: int) -> None:
-    """Raises GpufeedError unless there are as many ranks as devices are asked for, on all nodes together."""
+    """Raise GpufeedError unless there are as many ranks as the cell's devices on all nodes."""
     if found != ranks:
         raise GpufeedError(
             f"{found} rank{'s' * (found != 1)} of a training",
@@ -79,10 +79,10 @@ def check_world(found: int, ranks: int) -> None:
 
 @contextmanager
 def joined(ranks: int, kind: str) -> Iterator[None]:
-    """Within it this process is a rank of the group that torchrun started, on its own device.
+    """Join the group that torchrun started, on this rank's own device, inside the block.
 
-    kind: cuda or cpu. The group ends with the block, if that does not raise: ranks that wait for one
-    that failed are ended by torchrun. Raises GpufeedError for another number of ranks.
+    kind: cuda or cpu. The group ends with the block, unless that raises: torchrun ends ranks that wait for a
+    failed one. Raises GpufeedError for another number of ranks.
     """
     check_world(int(os.environ.get("WORLD_SIZE", 1)), ranks)
     own = {}

@@ -1,4 +1,4 @@
-"""One rank of a training: `-m gpufeed.training.distributed.rank FOLDER` behind torchrun."""
+"""One rank of a training: `-m gpufeed.training.distributed.rank FOLDER`, started by torchrun."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ log = logging.getLogger("gpufeed")
 
 
 def run(folder: Path) -> None:
-    """Does what the folder's call says, and leaves the result of rank 0 there; raises what stops it."""
+    """Make the call in the folder and write rank 0's result there; raise the error that stops it."""
     import torch
 
     call, rank = rank_files.read_call(folder), int(os.environ["RANK"])
@@ -31,22 +31,22 @@ def run(folder: Path) -> None:
 
 
 def main() -> None:
-    """Ends the process with status 1, and the reason in the folder, where the work raises."""
+    """Run the rank; if it raises, write the error to the folder and exit with status 1."""
     folder = Path(sys.argv[1])
-    parent_watchdog.end_with()  # the ancestors: torchrun, and who started it
+    parent_watchdog.end_with()  # the ancestors: torchrun and its starter
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
     log.setLevel(logging.INFO)
     try:
         run(folder)
     except sigterm_handler.Ended as ended:
         sys.stdout.flush()
-        os._exit(ended.code)  # at once: the group goes with the ranks, all of which end now
+        os._exit(ended.code)  # at once, since all ranks of the group end now
     except Exception as error:
         rank_files.write_failure(folder, int(os.environ["RANK"]), error)
         log.exception("this rank failed")
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)  # at once: the group, if there is one, waits for ranks that may never come
+        os._exit(1)  # at once, since leaving the group would wait for ranks that may never answer
 
 
 if __name__ == "__main__":

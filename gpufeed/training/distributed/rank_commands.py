@@ -1,8 +1,9 @@
-"""How ranks are started, without torch: torchrun on one node, and the srun step that starts it on several.
+"""The commands that start ranks, without torch: torchrun on one node, and the srun step that starts it on
+several.
 
-A training is one process at first, however many devices it has: it starts its ranks itself. The job asks
-for its nodes without a task of its own for the training (gpufeed/workflow/resources.py), so that the step
-finds them free. Sources: srun(1), scontrol(1).
+A training is one process at first, however many devices it has, and starts its ranks itself. The job requests
+its nodes without a task for each rank (gpufeed/workflow/resources.py), so that the step finds them free.
+Sources: srun(1), scontrol(1).
 """
 
 import os
@@ -22,36 +23,37 @@ from gpufeed.system.sigterm_handler import scontrol
 
 
 def check_one_task(environment: Mapping[str, str] = os.environ) -> None:
-    """Raises GpufeedError in one of several tasks of srun or ranks of torchrun: each would train the whole.
+    """Raise GpufeedError in one of several tasks of srun or ranks of torchrun, each of which would train
+    alone.
 
-    A batch script and the shell of salloc are one process, whatever number of tasks the job has.
+    A batch script and the shell of salloc are one process, whatever the job's number of tasks.
     """
     tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
     if tasks.isdigit() and int(tasks) > 1:
         raise GpufeedError(
             f"{tasks} tasks of Slurm, each of which would train the same model by itself",
-            "one task, which starts a process for each of its GPUs, on other nodes of the job by srun itself",
-            "leave srun out, and say trainer.devices=N, and trainer.num_nodes=M for several nodes",
+            "one task, which itself starts a process for each GPU, by srun on other nodes of the job",
+            "leave srun out, and set trainer.devices=N, and trainer.num_nodes=M for several nodes",
         )
     ranks = environment.get("WORLD_SIZE", "1")
     if ranks != "1":
         raise GpufeedError(
             f"WORLD_SIZE={ranks} in the environment, as torchrun sets it for each of its processes",
-            "one process, which starts a torchrun for its GPUs by itself",
-            "leave torchrun out (else unset WORLD_SIZE), and say trainer.devices=N, and trainer.num_nodes=M "
+            "one process, which itself starts torchrun for its GPUs",
+            "leave torchrun out (else unset WORLD_SIZE), and set trainer.devices=N, and trainer.num_nodes=M "
             "for several nodes",
         )
 
 
-GRACE_S = 40.0  # from the request to end to the end by force; torchrun itself gives its ranks 30 s
-KILLED_S = 5.0  # for the kernel to end it
+GRACE_S = 40.0  # from SIGTERM to SIGKILL; torchrun itself gives its ranks 30 s
+KILLED_S = 5.0  # for the kernel to end a killed process
 ALONE = ("--standalone", "--local-addr=localhost")
 
 
 def torchrun_command(devices: int, folder: Path, rendezvous: tuple[str, ...] = ALONE) -> list[str]:
-    """As many ranks on this node as it has devices, which say their rank with every line.
+    """Return the command that starts a rank for each device of this node and prefixes their output.
 
-    rendezvous: how they meet those of other nodes; there are none without it.
+    rendezvous: how they meet the ranks of other nodes; by default there are none.
     """
     torchrun = [sys.executable, "-m", "torch.distributed.run", *rendezvous, f"--nproc-per-node={devices}"]
     words = ["--role=rank", "--tee=3", f"--log-dir={folder / 'logs'}"]
@@ -59,20 +61,20 @@ def torchrun_command(devices: int, folder: Path, rendezvous: tuple[str, ...] = A
 
 
 def torchrun_environment(threads: int | None = None) -> dict[str, str]:
-    """That of this process, its import path included, without what describes the tasks of a Slurm job.
+    """Return this process's environment and import path, without the variables of a Slurm job's tasks.
 
-    threads: of torch in each rank; None leaves what the environment says.
+    threads: of torch in each rank; None keeps the environment's number.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI_"))}
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    # of the whole training, where torchrun would count those of its node
+    # the rank in the whole training; torchrun's default is that on its node
     prefix = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[${role_name}${rank}]:"}
     own = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     return kept | {"PYTHONPATH": path} | prefix | own
 
 
 def stop_torchrun(process: subprocess.Popen) -> None:
-    """Ends a process and all that it started: by request, then by force. Nothing to do where it has ended."""
+    """End a process and all that it started, by SIGTERM, then by SIGKILL, unless it has ended already."""
     if process.poll() is not None:
         return
     family = psutil.Process(process.pid).children(recursive=True)
@@ -81,7 +83,9 @@ def stop_torchrun(process: subprocess.Popen) -> None:
         process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        with suppress(subprocess.TimeoutExpired):  # if a signal's exception has left its lock taken
+        with suppress(
+            subprocess.TimeoutExpired
+        ):  # if an exception from a signal handler left Popen's lock taken
             process.wait(KILLED_S)
     for member in family:
         with suppress(psutil.NoSuchProcess):
@@ -92,20 +96,20 @@ ADDRESS = re.compile(r"^NodeName=(\S+).*? NodeAddr=(\S+)", re.MULTILINE)
 
 
 def nodes_of_job(count: int) -> dict[str, str]:
-    """The first `count` nodes of this job, in Slurm's order -> the address of each.
+    """Return the address of each of the first `count` nodes of this job, in Slurm's order.
 
-    Raises Skip outside of a job and in one with fewer nodes, GpufeedError where Slurm does not tell them.
+    Raises Skip outside of a job and in one with fewer nodes, GpufeedError if Slurm does not answer.
     """
     job, wanted = os.environ.get("SLURM_JOB_ID", ""), f"The cell trains on {count} nodes"
     asks = f"`snakemake --profile slurm`, or in `salloc --nodes={count} --ntasks-per-node=1`"
     if not job or not shutil.which("srun"):
-        lacks = "no job of Slurm is around this process" if not job else "this node has no command srun"
+        lacks = "this process is not in a job of Slurm" if not job else "this node has no command srun"
         raise Skip(f"{wanted}, which Slurm's srun starts, and {lacks}: run it by {asks}.")
     names = re.search(r" NodeList=(\S+)", scontrol("-o", "show", "job", job) or "")
     found = dict(ADDRESS.findall((names and scontrol("-o", "show", "node", names[1])) or ""))
     if not found:
         raise GpufeedError(
-            f"no answer of scontrol on the nodes of job {job}", "their names and addresses", "see the log"
+            f"no answer of scontrol about the nodes of job {job}", "their names and addresses", "see the log"
         )
     if len(found) < count:
         raise Skip(f"{wanted}, and job {job} of Slurm has {len(found)} ({names[1]}): run it by {asks}.")
@@ -113,29 +117,32 @@ def nodes_of_job(count: int) -> dict[str, str]:
 
 
 def srun_command(count: int, devices: int, folder: Path) -> list[str]:
-    """srun with one task a node, all of what the job has there, and an end of all with the first that fails.
+    """Return the srun command with one task a node, which has all its resources; all end if one fails.
 
-    devices: of each node. folder: on a disk that all nodes see. Errors: as in nodes_of_job.
+    devices: of each node. folder: on a disk that all nodes see. Raises as nodes_of_job does.
     """
     nodes = nodes_of_job(count)
     where = [f"--jobid={os.environ['SLURM_JOB_ID']}", "--overlap", f"--nodelist={','.join(nodes)}"]
     tasks = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none"]
-    ends = ["--kill-on-bad-exit=1", "--input=0"]  # its input ends with this process, and ends the first task
+    ends = [
+        "--kill-on-bad-exit=1",
+        "--input=0",
+    ]  # its input ends with this process, which ends the first task
     task = [sys.executable, "-m", "gpufeed.training.distributed.node_task"]
     words = [str(folder), next(iter(nodes.values())), str(count), str(devices)]
     return ["srun", *where, *tasks, *ends, *task, *words]
 
 
 def srun_environment() -> dict[str, str]:
-    """What srun needs beside torchrun's: Slurm's configuration, and which GPUs are taken already."""
+    """Return the variables that srun needs beside torchrun's: Slurm's configuration and the locked GPUs."""
     return {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ} | gpu_locks.hand_on()
 
 
 def note_end_request(folder: Path, place: int) -> None:
-    """Leaves word that Slurm asked this node's part of the step to end."""
+    """Note in the folder that Slurm asked this node's part of the step to end."""
     (folder / f"asked-{place}").touch()
 
 
 def was_end_requested(folder: Path, count: int) -> bool:
-    """Whether it asked all of them: where a rank failed, its own node has ended before."""
+    """Return whether Slurm asked all nodes to end; after a failed rank, that rank's node was not asked."""
     return all((folder / f"asked-{place}").exists() for place in range(count))

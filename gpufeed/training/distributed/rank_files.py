@@ -1,7 +1,7 @@
-"""What the starter of a training and its ranks tell each other: files in a folder of their own.
+"""Files by which the starter of a training and its ranks communicate, in a temporary folder.
 
-Both are gpufeed, for as long as the training runs; nobody else reads or keeps the folder. Where the ranks are
-on several nodes, all of them see it; the starter is on that of rank 0.
+Only gpufeed reads them, while the training runs. Ranks on several nodes all see the folder; the starter is on
+the node of rank 0.
 """
 
 import json
@@ -19,10 +19,10 @@ from gpufeed.core.file_writes import whole
 
 @dataclass(frozen=True)
 class Call:
-    """What every rank does: work(**arguments), by which name to import it, on how many devices of a kind.
+    """The work of every rank: work(**arguments), on how many devices of which kind.
 
     devices: of each node. threads: of torch in each rank. tells: whether the work takes `on_epoch`, on rank
-    0. keeps: whether the ranks heed SIGTERM, and keep their state before they end
+    0. keeps: whether the ranks handle SIGTERM and keep their state before they end
     (gpufeed.system.sigterm_handler).
     """
 
@@ -42,7 +42,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a rank ended before its time. at: seconds on the clock that all ranks share."""
+    """Why a rank ended early. at: seconds on the clock that all ranks share."""
 
     rank: int
     at: float
@@ -58,18 +58,18 @@ def read_call(folder: Path) -> Call:
 
 
 def write_result(folder: Path, result: Any) -> None:
-    """Of rank 0."""
+    """Write the result of rank 0."""
     with whole(folder / "result.pt") as partial:
         torch.save(result, partial)
 
 
 def read_result(folder: Path) -> Any:
-    """With all tensors on the CPU."""
+    """Read the result of rank 0, with all tensors on the CPU."""
     return torch.load(folder / "result.pt", map_location="cpu", weights_only=False)
 
 
 def write_failure(folder: Path, rank: int, error: Exception) -> None:
-    """The error itself where it can travel, else its sentence."""
+    """Write the error of a rank, or its message if it cannot be pickled."""
     try:
         packed = pickle.dumps(error)
         pickle.loads(packed)
@@ -80,9 +80,9 @@ def write_failure(folder: Path, rank: int, error: Exception) -> None:
 
 
 def read_failures(folder: Path, ranks: int) -> list[Failure]:
-    """In the order in which they happened.
+    """Return the failures in the order in which they happened.
 
-    Each is asked for by its name: what another node has written a listing may lack for a while (nfs(5)).
+    Files are opened by name, since a listing may lack another node's files for a while (nfs(5)).
     """
     paths = (folder / f"failure-{rank}.pkl" for rank in range(ranks))
     found = [pickle.loads(path.read_bytes()) for path in paths if path.exists()]
@@ -90,19 +90,19 @@ def read_failures(folder: Path, ranks: int) -> list[Failure]:
 
 
 def tell_epoch(folder: Path, entry: dict) -> None:
-    """Of rank 0."""
+    """Append an epoch's entry, from rank 0."""
     with (folder / "epochs.jsonl").open("a") as file:
         file.write(json.dumps(entry) + "\n")
 
 
 class Epochs:
-    """The epochs that rank 0 reported, each once."""
+    """The entries of epochs that rank 0 reported, each returned once."""
 
     def __init__(self, folder: Path):
         self.path, self.told = folder / "epochs.jsonl", 0
 
     def new(self) -> list[dict]:
-        """Those since the last call."""
+        """Return the entries since the last call."""
         if not self.path.exists():
             return []
         whole = [line for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]

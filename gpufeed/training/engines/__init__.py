@@ -1,1 +1,1 @@
-"""What runs the training loop: plain, fastai, lightning."""
+"""Engines that run the training loop: plain, fastai, lightning."""

@@ -1,4 +1,4 @@
-"""What a trainer is: the contract of every engine that runs the training loop."""
+"""The base class of trainers, the engines that run the training loop."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -8,26 +8,25 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from gpufeed.loaders.base import Loader, Rows
+from gpufeed.loaders.base import DeferredGather, Loader
 from gpufeed.training.checkpoints import Checkpoints
 from gpufeed.training.distributed.process_group import steps_in_epoch
 
 # (uint8 (N, H, W, 3), ids int64 (N,), epoch) -> float (N, 3, H, W), normalised, on the device.
-# Inside a CUDA graph epoch is a 0-dimensional int64 tensor on the device, whose value a replay reads anew.
+# Inside a CUDA graph epoch is a 0-dimensional int64 tensor on the device, which each replay reads.
 DeviceAugment = Callable[[torch.Tensor, torch.Tensor, int | torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class TrainJob:
-    """Everything that a trainer may know of a cell.
+    """All that a trainer needs to know of a cell.
 
-    model stands on the device; loader is open. augment is None where the loader yields normalised
-    float images already. options: config/hydra/trainer. Runs `epochs` epochs, or, if steps is given,
-    exactly so many batches over as many epochs as they take. judge: asks the model about the evaluation
-    split and gives the `accuracy` of a record; None where only the end of the run is asked about. on_epoch:
-    called with each epoch's entry in the `epochs` of a record, off the clock, as soon as the epoch is over;
-    the accuracy at the end of the run comes into the last entry later. checkpoints: where the state is kept
-    from which a killed training goes on; None keeps none.
+    model: on the device; loader: open. augment: None if the loader yields normalised float images. options:
+    config/hydra/trainer. epochs, steps: the length of the run; if steps is set, exactly so many batches over
+    as many epochs as they take. judge: evaluates the model and returns the `accuracy` of a record; None to
+    evaluate at the end of the run only. on_epoch: called with each epoch's entry in the `epochs` of a record,
+    off the clock, as soon as the epoch is over; the accuracy at the end of the run is added to the last entry
+    later. checkpoints: where state is kept to resume a killed training; None keeps none.
     """
 
     model: nn.Module
@@ -47,16 +46,17 @@ class TrainJob:
     checkpoints: Checkpoints | None = None
 
     def total_steps(self) -> int:
-        """Batches of the whole run, of the rank that has most."""
+        """Return the number of batches of the whole run, on the rank that has most."""
         return self.steps if self.steps is not None else self.epochs * steps_in_epoch(self.loader)
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """steps: rows of system.timing.STEP_COLUMNS. epochs: those of a record, then those beyond the plan.
+    """The steps and epochs of a run.
 
-    first_batch_s: seconds on the host's clock from the first request to the first batch. resumed: after how
-    many steps each further process took the run up again; empty where one process made it all.
+    steps: rows of system.timing.STEP_COLUMNS. epochs: those of a record, then those beyond the planned end.
+    first_batch_s: seconds on the host's clock from the first request to the first batch. resumed: the step
+    after which each further process resumed the run; empty if one process made it all.
     """
 
     steps: list[dict]
@@ -66,9 +66,9 @@ class TrainResult:
 
 
 class Trainer(ABC):
-    """Made from a job; `prepare` does all that comes before the clock, `run` is what is timed.
+    """A training loop. `prepare` does all that precedes the clock, and `run` is timed.
 
-    takes_rows: whether its steps may gather their batch by themselves (loaders/base.py, Rows).
+    takes_rows: whether its steps may gather batches themselves (loaders/base.py, DeferredGather).
     """
 
     takes_rows: ClassVar[bool] = False
@@ -77,18 +77,18 @@ class Trainer(ABC):
         self.job = job
 
     @abstractmethod
-    def prepare(self, example: torch.Tensor | Rows) -> None:
-        """Builds the optimiser and whatever compiles or warms up; the model's weights stay as they are.
+    def prepare(self, example: torch.Tensor | DeferredGather) -> None:
+        """Build the optimiser, compile and warm up; the model's weights stay unchanged.
 
-        example: a batch with the shape and dtype of those that will come, on the device; its values do
-        not matter. Rows where the trainer takes them and the loader has them.
+        example: a batch with the shape and dtype of the coming ones, on the device, with any values;
+        DeferredGather if the trainer takes them and the loader yields them.
         """
 
     @abstractmethod
     def run(self, least_s: float = 0.0) -> TrainResult:
-        """Trains and returns every step and epoch. Raises GpufeedError where the loss is not finite.
+        """Train; return every step and epoch. Raises GpufeedError if the loss is not finite.
 
-        least_s: seconds that the steps after warm-up take together at least. A run that is shorter goes on,
-        by whole epochs or, with `steps`, by steps; its model is afterwards as it was at the planned end, and
-        the entries of further epochs follow those of the `epochs` that were planned.
+        least_s: the least duration in seconds of all steps after warm-up. A shorter run continues, by whole
+        epochs or, with `steps`, by steps. Its model is afterwards restored to the planned end, and the
+        entries of further epochs follow those of the planned `epochs`.
         """

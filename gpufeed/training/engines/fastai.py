@@ -1,8 +1,8 @@
-"""The trainer `fastai`: a Learner with to_fp16 and fit_one_cycle, and a callback that marks its steps.
+"""The trainer `fastai`: a Learner with to_fp16 and fit_one_cycle, and a callback that times its steps.
 
-The batches come from any of our loaders, and the draws of the augment are those of the other trainers.
-With its Recorder, as with fp16, fastai itself waits for the device in every step. It keeps no checkpoints:
-a training that was killed starts again.
+The batches come from any of our loaders, with the augment's draws of the other trainers. With its Recorder,
+as with fp16, fastai itself waits for the device in every step. It keeps no checkpoints: a killed training
+starts again.
 """
 
 import time
@@ -27,14 +27,14 @@ from gpufeed.training.recorder import MinimumDuration, check_images, log_epoch, 
 from gpufeed.training.step import lay_out
 from gpufeed.training.warmup import WARMUP_STEPS
 
-ENDLESS = 1_000_000  # epochs: our callback ends the fit, at the planned end or later
+ENDLESS = 1_000_000  # epochs; our callback ends the fit, at the planned end or later
 
 
 class FastaiTrainer(Trainer):
-    """Mixed precision on CUDA, fastai's optimisers or torch's, one-cycle rate at constant momentum."""
+    """Mixed precision on CUDA, fastai's or torch's optimisers, one-cycle schedule at constant momentum."""
 
     def __init__(self, job: TrainJob):
-        """Raises Skip where fastai's mixed precision cannot run, GpufeedError for CUDA graphs and compile."""
+        """Raise Skip if fastai's mixed precision cannot run, GpufeedError for CUDA graphs and compile."""
         super().__init__(job)
         if job.cuda_graphs:
             raise GpufeedError("CUDA graphs with trainer fastai", "none", "choose trainer plain")
@@ -53,20 +53,20 @@ class FastaiTrainer(Trainer):
         if job.channels_last:
             job.model.to(memory_format=torch.channels_last)
         if job.device.type == "cuda":
-            torch.backends.cudnn.benchmark = True  # few shapes, so that each is worth a search
+            torch.backends.cudnn.benchmark = True  # worth a search, as there are few shapes
             self._warm_up(example)
         self.dls = data_loaders(job.loader, len(job.loader), self.inputs, job.device, self.recorder.arrived)
         self.learner = make_learner(job, self.dls, [WholeRun(job.total_steps()), self.recorder])
         synchronise(job.device)
 
     def inputs(self, images: torch.Tensor, ids: torch.Tensor, epoch: int) -> torch.Tensor:
-        """What the model gets: the augmented images, float (N, 3, H, W), in its memory format."""
+        """Return the model's input: the augmented images, float (N, 3, H, W), in its memory format."""
         if self.job.augment is not None:
             images = self.job.augment(images, ids, epoch)
         return lay_out(images, self.job.channels_last)
 
     def _warm_up(self, example: torch.Tensor) -> None:
-        """An epoch of steps of both batch sizes with a Learner of its own, then the weights are put back."""
+        """Train steps of both batch sizes with a separate Learner, then restore the weights."""
         job = self.job
         before = {name: tensor.clone() for name, tensor in job.model.state_dict().items()}
         batches = Warmup(example, job.loader.share % len(example))
@@ -81,19 +81,19 @@ class FastaiTrainer(Trainer):
 
     def run(self, least_s: float = 0.0) -> TrainResult:
         job, recorder = self.job, self.recorder
-        recorder.longer.least_s = least_s
+        recorder.minimum_duration.least_s = least_s
         try:
             train_model(self.learner, ENDLESS, job)
         finally:
             self.dls.train.close()
         if recorder.error is not None:
             raise recorder.error
-        recorder.longer.put_back()
+        recorder.minimum_duration.put_back()
         return TrainResult(recorder.rows, recorder.epochs, recorder.first_batch_s)
 
 
 def train_model(learner: Learner, epochs: int, job: TrainJob) -> None:
-    """fastai's one-cycle fit, without its printing. Rises over `warmup_share` of the steps."""
+    """Run fastai's one-cycle fit without its printing; the rate rises over `warmup_share` of the steps."""
     momentum = float(job.options["momentum"])
     with learner.no_logging():
         learner.fit_one_cycle(
@@ -105,7 +105,7 @@ def train_model(learner: Learner, epochs: int, job: TrainJob) -> None:
 
 
 def make_learner(job: TrainJob, dls, callbacks: list[Callback]) -> Learner:
-    """A Learner on the job's model, with a fresh optimiser."""
+    """Return a Learner on the job's model, with a fresh optimiser."""
     options = job.options
     learner = Learner(
         dls,
@@ -125,7 +125,7 @@ def make_learner(job: TrainJob, dls, callbacks: list[Callback]) -> Learner:
 
 
 def optimiser(job: TrainJob):
-    """What a Learner takes as opt_func: fastai's optimiser of that name, or torch's."""
+    """Return a Learner's opt_func: fastai's optimiser of that name, or torch's."""
     options = job.options
     require_known("trainer.optimiser", options["optimiser"], OPTIMISERS)
     if options["optimiser_of"] == "torch":
@@ -136,10 +136,10 @@ def optimiser(job: TrainJob):
 
 
 class Warmup:
-    """Batches of the shapes of an epoch; the values do not matter."""
+    """Batches of the shapes of an epoch, with any values."""
 
     def __init__(self, example: torch.Tensor, last: int):
-        """last: images of the epoch's last batch, 0 if it is as large as the others."""
+        """Make the batches. last: size of the epoch's last batch, 0 if it is full."""
         self.images = [example] * WARMUP_STEPS + ([example[:last]] if last else [])
 
     def __len__(self) -> int:
@@ -152,7 +152,7 @@ class Warmup:
 
 
 class WholeRun(Callback):
-    """Tells the schedule how far the run is, by its steps: fastai counts whole epochs."""
+    """Sets the schedule's progress by steps, since fastai counts whole epochs."""
 
     order, run_valid = 0, False  # after the counting of TrainEvalCallback, before ParamScheduler reads it
 
@@ -161,15 +161,15 @@ class WholeRun(Callback):
         self.total = total
 
     def before_batch(self):
-        self.learn.pct_train = min(1.0, self.train_iter / self.total)  # beyond it the last rate
+        self.learn.pct_train = min(1.0, self.train_iter / self.total)  # beyond the end the last rate
 
 
 class StepRecorder(Callback):
-    """Marks each step and turns the marks of an epoch into its rows.
+    """Marks each step and turns the marks of an epoch into rows.
 
-    A step's `train` begins when its batch has arrived, before the transforms, and ends after all
-    other callbacks: whatever fastai does in a step is part of it. Errors are kept in `error` and end
-    the fit, since fastai would put words of its own into an error raised in a callback.
+    A step's `train` begins when its batch has arrived, before the transforms, and ends after all other
+    callbacks, so that it includes all that fastai does in a step. Errors are kept in `error` and end the fit,
+    since fastai would add its own text to an error raised in a callback.
     """
 
     order, run_valid = 100, False
@@ -177,9 +177,9 @@ class StepRecorder(Callback):
     def __init__(self, job: TrainJob):
         super().__init__()
         self.job, self.total = job, job.total_steps()
-        # mps has no events here: its steps can be timed only by waiting for each
+        # there are no events for mps: its steps are timed by waiting for each
         self.waits = job.synchronise == "step" or job.device.type == "mps"
-        self.longer = MinimumDuration(job, 0.0)
+        self.minimum_duration = MinimumDuration(job, 0.0)
         self.rows: list[dict] = []
         self.epochs: list[dict] = []
         self.first_batch_s = 0.0
@@ -191,7 +191,7 @@ class StepRecorder(Callback):
         self.marks, self.losses = [], []
 
     def arrived(self, batch: Batch) -> None:
-        """Takes a batch's own times, before its transforms."""
+        """Record a batch's arrival and its loader's times, before its transforms."""
         if not self.rows and not self.marks:
             self.first_batch_s = time.perf_counter() - self.start.host_s
         if self.waits:
@@ -208,7 +208,7 @@ class StepRecorder(Callback):
         self.marks.append(StepMarks(self.epoch, step, images, self.previous, span, load_ms, transfer))
         self.losses.append(self.loss.detach())
         self.previous = end
-        if self.longer.time_is_up:
+        if self.minimum_duration.time_is_up:
             self.total = step + 1
         if step + 1 == self.total:
             self.total += self._further_steps()
@@ -216,12 +216,12 @@ class StepRecorder(Callback):
                 raise CancelTrainException
 
     def _further_steps(self) -> int:
-        """What a run that was too short goes on by, found off the clock."""
-        if not self.longer.least_s:
+        """Return how many steps a run that is too short continues by; this is off the clock."""
+        if not self.minimum_duration.least_s:
             return 0
         synchronise(self.job.device)
         rows = [*self.rows, *(mark.row(0.0) for mark in self.marks)]  # the losses are read with the epoch
-        further = self.longer.steps(rows, [*self.epochs, {"steps": len(self.marks)}])
+        further = self.minimum_duration.steps(rows, [*self.epochs, {"steps": len(self.marks)}])
         self.previous = Mark(self.job.device)
         return further
 

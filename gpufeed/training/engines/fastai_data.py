@@ -22,33 +22,33 @@ from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.loaders.base import Batch, Loader
 from gpufeed.training.engines.base import DeviceAugment
 
-PICTURES_A_BATCH = 64  # of images that no loader brings
+PICTURES_A_BATCH = 64  # for images outside of loaders
 
 
 class Item(NamedTuple):
-    """A sample of a dataset, as `dls.items` has them."""
+    """A sample of a dataset, as in `dls.items`."""
 
     path: Path
     label: int
 
 
 class Split:
-    """What fastai asks of a dataset, beside samples: which of its data this is, its classes, its files.
+    """The attributes that fastai reads of a dataset, beside samples: its split, its classes, its files.
 
-    n_inp: how many parts of a batch are input. loss_func: what a Learner takes that is given none.
+    n_inp: how many parts of a batch are input. loss_func: the default of a Learner.
     """
 
     n_inp = 1
 
     def __init__(self, split_idx: int, info: DatasetInfo | None, loader: Loader | None = None):
-        """info: of the dataset; None where it is unknown. loader: where its samples come from."""
+        """Set the attributes. info: of the dataset, None if unknown. loader: the source of its samples."""
         self.split_idx, self.info, self.loader = split_idx, info, loader
         if info is not None:
             self.vocab, self.c = CategoryMap(info.classes, sort=False), len(info.classes)
             self.loss_func = CrossEntropyLossFlat()
 
     def new_empty(self) -> "Split":
-        """The same without samples, as an exported Learner has it."""
+        """Return the split without samples, as in an exported Learner."""
         info = None if self.info is None else replace(self.info, resize=self.size)
         return Split(self.split_idx, info)
 
@@ -57,7 +57,7 @@ class Split:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) of the images that a model gets."""
+        """(height, width) of the model's input images."""
         return self.info.resize if self.loader is None else self.loader.request.image_size
 
     @property
@@ -70,22 +70,22 @@ class Split:
         return [Item(paths[sample_id], labels[sample_id]) for sample_id in ids]
 
     def decode(self, sample: tuple, full: bool = True) -> tuple:
-        """A sample of a decoded batch with the name of its class."""
+        """Return a sample of a decoded batch with the name of its class."""
         image, *labels = sample
         return image, *[Category(self.vocab[int(label)]) for label in labels]
 
 
 def split_of(split_idx: int, batches: Iterable[Batch]) -> Split:
-    """What fastai asks of the dataset behind some batches."""
+    """Return the Split of the dataset that batches come from."""
     if isinstance(batches, Loader):
         return Split(split_idx, batches.request.manifest.info, batches)
     return Split(split_idx, None)
 
 
 class Pictures:
-    """Batches of images that no loader brings: files, their bytes, arrays or what Pillow has opened.
+    """Batches of images outside of loaders: files, their bytes, arrays or Pillow images, resized to one size.
 
-    All are brought to one size. Labels are those of `Item`s; of others they are 0, and not yielded.
+    Labels are those of `Item`s; for others they are 0 and not yielded.
     """
 
     def __init__(self, items: Sequence, size: tuple[int, int], device: torch.device):
@@ -105,14 +105,14 @@ class Pictures:
 
 
 def picture(item) -> np.ndarray:
-    """uint8 (H, W, 3) of what Pictures takes; raises GpufeedError for what is no image."""
+    """Return an item of Pictures as uint8 (H, W, 3); raise GpufeedError if it is no image."""
     if isinstance(item, Image.Image):
         return np.asarray(item.convert("RGB"))
     if isinstance(item, torch.Tensor | np.ndarray):
         array = np.asarray(item.cpu() if isinstance(item, torch.Tensor) else item)
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
             found = f"an array of {array.dtype} {array.shape}"
-            raise GpufeedError(found, "uint8 (height, width, 3)", "convert it, or give a path")
+            raise GpufeedError(found, "uint8 (height, width, 3)", "convert it, or pass a path")
         return array
     if isinstance(item, bytes):
         name, data = "the bytes of a file", item
@@ -131,20 +131,20 @@ def picture(item) -> np.ndarray:
 def no_image(found: object, reason: object) -> GpufeedError:
     return GpufeedError(
         f"{found}: {reason}",
-        "the path or the bytes of an image that can be decoded, an array or an image of Pillow's",
+        "the path or the bytes of an image that can be decoded, an array or a Pillow image",
         "leave it out",
     )
 
 
 def ignored(batch: Batch) -> None:
-    """What happens to a batch that nobody watches."""
+    """Do nothing with a batch, the default of `arrived`."""
 
 
 class LoaderDL(TfmdDL):
-    """(images, labels) of each batch of a loader, through fastai's batch transforms.
+    """Yields (images, labels) of each batch of a loader, after fastai's batch transforms.
 
-    Only a dataset's `split_idx` lets a transform run that is meant for training alone: without it fastai
-    skips the transform and says nothing. A batch that no transform took is an error here.
+    A transform for training alone runs only if the dataset has a `split_idx`; otherwise fastai skips it
+    silently. A batch that no transform has taken is an error here.
     """
 
     def __init__(
@@ -157,9 +157,9 @@ class LoaderDL(TfmdDL):
         arrived: Callable[[Batch], None] = ignored,
         dataset: Split | None = None,
     ):
-        """batches: an open loader; iterating it once is an epoch, of `length` batches.
+        """Wrap `batches`, an open loader; iterating over it once is an epoch, of `length` batches.
 
-        arrived: called with each batch before its transforms. dataset: None for that of the loader.
+        arrived: called with each batch before its transforms. dataset: by default that of the loader.
         """
         super().__init__(
             split_of(split_idx, batches) if dataset is None else dataset,
@@ -169,7 +169,7 @@ class LoaderDL(TfmdDL):
             after_batch=batch_tfms,
             device=device,
         )
-        # its own generator: torch draws a seed an epoch, and the model's must not depend on it
+        # its own generator: torch draws a seed an epoch, and the model's random numbers must not depend on it
         self.fake_l.generator = torch.Generator().manual_seed(0)
         self.batches, self.arrived = batches, arrived
         self.epoch, self.running, self.places = 0, None, None
@@ -193,9 +193,9 @@ class LoaderDL(TfmdDL):
             self.leave_whole()
 
     def leave_whole(self) -> None:
-        """Has the loader begin its next epoch after one that was ended early, as by lr_find.
+        """Start the loader's next epoch after one that ended early, as with lr_find.
 
-        By itself it would go on with the rest, which no DataLoader of fastai's does.
+        Otherwise it would resume the rest, unlike fastai's DataLoaders.
         """
         if isinstance(self.batches, Loader) and self.batches.next_batch:
             state = self.batches.state_dict()
@@ -207,19 +207,19 @@ class LoaderDL(TfmdDL):
                 raise GpufeedError(
                     f"a batch of split_idx {self.dataset.split_idx} that no batch transform took",
                     "a GPUPipelineTransform for it",
-                    "give batch_tfms one with this split_idx",
+                    "add one with this split_idx to batch_tfms",
                 )
             yield batch
 
     def get_idxs(self) -> list[int]:
-        """An empty list, which a DataLoader made by `new(get_idxs=...)` fills as it goes.
+        """Return an empty list, which a DataLoader made by `new(get_idxs=...)` fills as it goes.
 
-        A Learner asks for the order before it predicts and uses it afterwards; only the loader knows it.
+        A Learner asks for the order before it predicts but uses it afterwards; only the loader knows it.
         """
         return []
 
     def places_of(self, batch: Batch) -> list[int]:
-        """Where the samples of a batch stand in `items`."""
+        """Return the indices of a batch's samples in `items`."""
         ids = batch.ids.cpu().numpy()
         if isinstance(self.batches, Loader):
             ids = np.searchsorted(self.batches.split_ids, ids)
@@ -228,14 +228,14 @@ class LoaderDL(TfmdDL):
     def new(
         self, dataset=None, cls=None, get_idxs: Callable[[], list[int]] | None = None, **kwargs
     ) -> "LoaderDL":
-        """The same batches, in the loader's order whatever else is asked for; or those of other images.
+        """Return a DataLoader of the same batches, always in the loader's order, or of other images.
 
-        dataset: a list of paths, files' bytes, arrays or images of Pillow's.
+        dataset: a list of paths, files' bytes, arrays or Pillow images.
         """
         split, transforms = self.dataset.split_idx, list(self.after_batch.fs)
         if self.dataset.info is None and not isinstance(dataset, Split):
             found = f"no loader of ours for split_idx {split}"
-            raise GpufeedError(found, "one whose dataset is known", "give data_loaders `evaluation`")
+            raise GpufeedError(found, "one whose dataset is known", "pass `evaluation` to data_loaders")
         if dataset is None or dataset is self.dataset:
             found = LoaderDL(self.batches, self.n, transforms, split, self.device, dataset=self.dataset)
         elif isinstance(dataset, Split):
@@ -249,7 +249,7 @@ class LoaderDL(TfmdDL):
         return found
 
     def one_batch(self) -> tuple:
-        """The first batch of the next epoch, which has it still to come."""
+        """Return the first batch of the next epoch without consuming it."""
         epoch, loader = self.epoch, self.batches if isinstance(self.batches, Loader) else None
         state = loader.state_dict() if loader is not None else None
         try:
@@ -261,7 +261,7 @@ class LoaderDL(TfmdDL):
                 loader.load_state_dict(state)
 
     def decode(self, batch: tuple) -> tuple:
-        """A batch as it can be shown: images 0..1 in the host's memory, and labels of fastai's type."""
+        """Return a batch for display: images in 0..1 on the host, and labels of fastai's type."""
         import fastai.vision.data  # noqa: F401 - show_batch's grid for images
 
         images, *labels = to_cpu(batch)
@@ -271,7 +271,7 @@ class LoaderDL(TfmdDL):
         return TensorImage(images.clamp_(0, 1)), *[TensorCategory(label) for label in labels]
 
     def close(self) -> None:
-        """Ends an epoch before its end; safe to call twice."""
+        """End the running epoch early; safe to call twice."""
         if self.running is not None:
             self.running.close()
         self.running = None
@@ -287,10 +287,10 @@ def data_loaders(
     evaluation_length: int = 0,
     normalise: DeviceAugment | None = None,
 ) -> DataLoaders:
-    """fastai DataLoaders over two open loaders: `augment` runs in training, `normalise` in evaluation.
+    """Return fastai DataLoaders over two open loaders; `augment` runs in training, `normalise` in evaluation.
 
     length, evaluation_length: batches of each. Without `evaluation` the second one is empty. A Learner can
-    predict, show, interpret and be exported as with fastai's own; what is exported predicts without the data.
+    predict, show, interpret and be exported as with fastai's own; an exported one predicts without the data.
     """
     train_tfms = [GPUPipelineTransform(augment=augment)]
     evaluation_tfms = [GPUPipelineTransform(augment=normalise, split_idx=EVALUATION)] if normalise else []

@@ -1,13 +1,13 @@
 """The engine `lightning`: PyTorch Lightning around our loader, step and record.
 
-Each process is one rank: gpufeed.training.distributed starts them where a cell has several devices. With
-SyncBatchNorm left out, batch normalisation is per device, as it is in most training scripts. Batches come on
-the device already. Each step is marked where Lightning hands its batch to the module and where the module
-returns it, so that whatever Lightning does in a step is part of it.
+Each process is one rank; gpufeed.training.distributed starts them if a cell has several devices. Without
+SyncBatchNorm, batch normalisation is per device, as in most training scripts. Batches arrive on the device. A
+step is timed from Lightning's passing its batch to the module until the module's return, so that it includes
+all that Lightning does in a step.
 
-SIGTERM comes to the ranks at different moments, and each may be at another step. They ask each other after
-every few steps and read the answer that many steps later: it is there by then, so that a host waits only
-where its device is further behind, which has work enough then.
+Ranks get SIGTERM at different moments, perhaps in different steps. They ask each other after every few steps
+and read the answer as many steps later. By then it has usually arrived; a host waits only if its device is
+further behind, and then the device has enough work.
 """
 
 import importlib.util
@@ -48,19 +48,19 @@ ASK_EVERY = 4  # steps from a question to its answer, so that the state is writt
 
 
 class EndRequest:
-    """Whether a run ends early, known to all ranks after one and the same step.
+    """Finds out whether a run ends early, so that all ranks learn it after the same step.
 
-    One for each run of a rank, or of the only process, which needs to ask nobody.
+    One for each run of a rank; a single process need not ask.
     """
 
     def __init__(self, device: torch.device, world_size: int):
         self.device, self.world_size, on_gpu = device, world_size, device.type == "cuda"
-        # 1 where any rank was asked to end
+        # 1 if any rank was asked to end
         self.answer = torch.zeros((), dtype=torch.int32, pin_memory=on_gpu)
-        self.wait: Callable[[], object] | None = None  # for the answer; None before the first question
+        self.wait: Callable[[], object] | None = None  # waits for the answer; None before the first question
 
     def after(self, step: int) -> bool:
-        """Whether to end after so many steps of the run; every rank must ask after each of its steps."""
+        """Return whether to end after so many steps of the run; every rank must call it after each step."""
         if self.world_size == 1:
             return sigterm_handler.given()
         if step % ASK_EVERY:
@@ -72,13 +72,13 @@ class EndRequest:
         return told
 
     def _ask(self) -> None:
-        """Begins to find out; waits for nothing."""
+        """Start the exchange without waiting for it."""
         if self.device.type != "cuda":
             self.answer.fill_(sigterm_handler.given())
             self.wait = distributed.all_reduce(self.answer, distributed.ReduceOp.MAX, async_op=True).wait
             return
         given = torch.full((), sigterm_handler.given(), dtype=torch.int32, device=self.device)
-        distributed.all_reduce(given, distributed.ReduceOp.MAX)  # the stream waits for it, and not the host
+        distributed.all_reduce(given, distributed.ReduceOp.MAX)  # the stream waits for it, the host does not
         self.answer.copy_(given, non_blocking=True)
         copied = torch.cuda.Event()
         copied.record()
@@ -86,14 +86,14 @@ class EndRequest:
 
 
 class Batches:
-    """The batches of an open loader; iterating it once is an epoch, or what is left of one.
+    """The batches of an open loader; iterating once is an epoch, or the rest of one.
 
-    Every rank has as many: one whose share is used up gets a batch again, without labels to count, so that
-    it takes part in what all ranks do together. Its state is that of the loaders of all ranks.
+    Every rank has equally many: a rank without batches left gets a filler that does not count, so that it
+    takes part in collective operations. Its state is that of the loaders of all ranks.
     """
 
     def __init__(self, loader: Loader, recorder: Recorder, example: torch.Tensor):
-        """example: as in Trainer.prepare."""
+        """Wrap the loader. example: as in Trainer.prepare."""
         self.loader, self.recorder, self.length = loader, recorder, steps_in_epoch(loader)
         device = example.device
         nothing = torch.zeros(len(example), dtype=torch.int64, device=device)
@@ -109,7 +109,7 @@ class Batches:
         return self.running
 
     def _epoch(self) -> Iterator[tuple[Batch, bool]]:
-        """Each batch, and whether it counts. Starts the clock when the first one is asked for."""
+        """Yield each batch, and whether it counts; start the clock when the first one is requested."""
         self.recorder.begin()
         if self.recorder.step_in_epoch < len(self.loader):
             with closing(iter(self.loader)) as batches:
@@ -119,7 +119,7 @@ class Batches:
             yield self.filler, False
 
     def close(self) -> None:
-        """Ends an epoch before its end; safe to call twice."""
+        """End the running epoch early; safe to call twice."""
         if self.running is not None:
             self.running.close()
         self.running = None
@@ -132,10 +132,7 @@ class Batches:
 
 
 class Data(LightningDataModule):
-    """The training batches, marked as they arrive and augmented.
-
-    Held-out images are asked about by gpufeed, outside of Lightning.
-    """
+    """The training batches, timed as they arrive, and augmented; gpufeed evaluates outside of Lightning."""
 
     def __init__(self, batches: Batches, step: TrainStep, recorder: Recorder):
         super().__init__()
@@ -149,11 +146,11 @@ class Data(LightningDataModule):
         return batch
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """As it is: the loader has done that."""
+        """Return the batch, which the loader has already copied to the device."""
         return batch
 
     def on_after_batch_transfer(self, batch: tuple[Batch, bool], dataloader_idx: int) -> Any:
-        """Here and not in the step: there Lightning's autocast would round what the augment computes."""
+        """Augment here and not in the step, where Lightning's autocast would round the augment's results."""
         given, counts = batch
         return replace(given, images=self.step.inputs(given.images, given.ids, self.recorder.epoch)), counts
 
@@ -163,7 +160,7 @@ class Module(LightningModule):
 
     def __init__(self, job: TrainJob, step: TrainStep, recorder: Recorder):
         super().__init__()
-        self.model = step.model  # so that Lightning knows its parameters
+        self.model = step.model  # so that Lightning finds its parameters
         self.job, self.recorder = job, recorder
         self.train_step = step
         self.rates = learning_rates(job.options, job.total_steps())
@@ -183,7 +180,7 @@ class Module(LightningModule):
         return loss if weight == 1 else loss * weight
 
     def weight(self, images: int) -> float:
-        """What makes the mean of the ranks' gradients that of one batch of all their images.
+        """Return the loss's weight that makes the ranks' mean gradient that of one batch of all their images.
 
         images: of this rank. The last step of an epoch may have fewer on one rank than on another.
         """
@@ -193,7 +190,7 @@ class Module(LightningModule):
 
 
 class Steps(Callback):
-    """Marks the steps, ends the epochs, and writes the checkpoints: Lightning's own, and our part in them."""
+    """Times the steps, ends the epochs, and writes checkpoints: Lightning's own with our part in them."""
 
     def __init__(self, job: TrainJob, recorder: Recorder, batches: Batches):
         self.job, self.recorder, self.batches = job, recorder, batches
@@ -202,7 +199,7 @@ class Steps(Callback):
         self.asked = EndRequest(job.device, job.loader.request.world_size)
 
     def on_train_start(self, trainer: Engine, pl_module: Module) -> None:
-        if self.random is not None:  # last of all, so that nothing draws from them before a step does
+        if self.random is not None:  # last, so that the first step is the first to draw from it
             set_random_state(self.random, self.job.device)
             self.random = None
 
@@ -212,7 +209,7 @@ class Steps(Callback):
         recorder, (given, counts) = self.recorder, batch
         recorder.trained(given if counts else replace(given, labels=given.labels[:0]), pl_module.told)
         recorder.run_is_over()
-        trainer.fit_loop.epoch_loop.max_steps = recorder.total  # it may have another end by now
+        trainer.fit_loop.epoch_loop.max_steps = recorder.total  # the end may have moved
         if recorder.epoch_is_over:
             self.batches.close()
             recorder.end_epoch()
@@ -233,8 +230,8 @@ class Steps(Callback):
         if self.job.loader.request.rank == 0:
             checkpoints.write(trainer.save_checkpoint)
         else:
-            trainer.save_checkpoint(checkpoints.path)  # takes part; rank 0 writes
-        gathered(None, self.job.loader.request.world_size)  # no rank goes on before the file has its name
+            trainer.save_checkpoint(checkpoints.path)  # a collective operation; rank 0 writes
+        gathered(None, self.job.loader.request.world_size)  # all ranks wait until the file is complete
         if asked:
             checkpoints.end(recorder.step)
         recorder.begin()
@@ -257,7 +254,7 @@ class Steps(Callback):
 
 
 def checkpoint_of(job: TrainJob) -> Path | None:
-    """The file that a run of Lightning goes on from; None without one of this very training on every rank."""
+    """Return the file from which a run of Lightning resumes; None unless every rank reads the same step."""
     if job.checkpoints is None:
         return None
     state = job.checkpoints.read("lightning", job)
@@ -274,7 +271,7 @@ class LightningTrainer(Trainer):
     """Mixed precision, optimisers and rates of trainer plain; a compiled model; no CUDA graphs."""
 
     def __init__(self, job: TrainJob):
-        """Raises GpufeedError for CUDA graphs."""
+        """Raise GpufeedError for CUDA graphs."""
         super().__init__(job)
         if job.cuda_graphs:
             raise GpufeedError("CUDA graphs with trainer lightning", "none", "choose trainer plain")
@@ -289,7 +286,7 @@ class LightningTrainer(Trainer):
         self.precision = precision(step)
         step.context = self.precision.forward_context  # a compiled model is compiled for it
         if job.device.type == "cuda":
-            torch.backends.cudnn.benchmark = True  # few shapes, so that each is worth a search
+            torch.backends.cudnn.benchmark = True  # worth a search, as there are few shapes
         if job.device.type == "cuda" or job.compile:
             warm_up(step, example, job.loader.share % len(example))
         self.module = Module(job, step, self.recorder)
@@ -299,7 +296,7 @@ class LightningTrainer(Trainer):
 
     def run(self, least_s: float = 0.0) -> TrainResult:
         job, steps = self.job, Steps(self.job, self.recorder, self.batches)
-        self.recorder.longer.least_s = least_s
+        self.recorder.minimum_duration.least_s = least_s
         with quiet(), without_slurm(), heeding(job):
             rank_zero_only.rank = job.loader.request.rank  # of this process, whatever Slurm's variables say
             engine = make_engine(job, self.precision, [steps, *progress_bar(job)])
@@ -313,7 +310,9 @@ class LightningTrainer(Trainer):
 
 
 def precision(step: TrainStep) -> Precision:
-    """Lightning's plugin for the job's precision; fp32 and tf32 are what gpufeed.system.devices has set."""
+    """Return Lightning's plugin for the job's precision; gpufeed.system.devices has already set fp32
+    or tf32.
+    """
     job = step.job
     if job.precision not in AUTOCAST:
         return Precision()
@@ -322,14 +321,14 @@ def precision(step: TrainStep) -> Precision:
 
 
 def make_engine(job: TrainJob, plugin: Precision, callbacks: list[Callback]) -> Engine:
-    """Lightning's Trainer for one rank: it logs nothing, keeps nothing, and validates nothing by itself.
+    """Return Lightning's Trainer for one rank, without its own logging, checkpoints and validation.
 
-    Raises GpufeedError if it counts other ranks than the loader does.
+    Raises GpufeedError if its number of ranks differs from the loader's.
     """
     request, kind = job.loader.request, job.device.type
     parts = {"plugins": [plugin, LightningEnvironment()], "devices": 1}
     if request.world_size > 1:
-        # a bucket's memory is the gradients': one copy of each less in every step
+        # gradients are views of the buckets, which saves a copy of each in every step
         strategy = DDPStrategy(cluster_environment=TorchElasticEnvironment(), gradient_as_bucket_view=True)
         here = int(os.environ["LOCAL_WORLD_SIZE"])  # of torchrun
         parts = {"plugins": [plugin], "strategy": strategy, "devices": here}
@@ -352,7 +351,7 @@ def make_engine(job: TrainJob, plugin: Precision, callbacks: list[Callback]) -> 
     if engine.world_size != request.world_size:
         raise GpufeedError(
             f"{engine.world_size} ranks in Lightning",
-            f"{request.world_size}, as many as share the samples",
+            f"{request.world_size}, as in the loader",
             "start the training by gpufeed, which starts the ranks itself",
         )
     handle_no_signals(engine)
@@ -360,17 +359,17 @@ def make_engine(job: TrainJob, plugin: Precision, callbacks: list[Callback]) -> 
 
 
 def handle_no_signals(engine: Engine) -> None:
-    """Leaves SIGTERM to us, as with the other trainers (checkpoints.heeding).
+    """Keep Lightning from handling SIGTERM, which we do, as with the other trainers (checkpoints.heeding).
 
-    Lightning would finish its step first, and with several ranks ask all of them in every step whether one
-    got it, which waits for the device; EndRequest does not. torchrun passes the signal on to all.
+    With several ranks Lightning would ask all of them in every step whether one got it, and wait for the
+    device; EndRequest does not wait. torchrun passes the signal on to all ranks.
     """
     engine._signal_connector.register_signal_handlers = lambda: None
     engine.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
 
 
 def progress_bar(job: TrainJob) -> list[Callback]:
-    """A bar where the option asks for one: `auto` is a terminal, of rank 0."""
+    """Return a progress bar if the option asks for one; `auto`: if there is a terminal, on rank 0."""
     wanted = job.options.get("progress", "auto")
     wanted = sys.stderr.isatty() and sys.stdout.isatty() if wanted == "auto" else bool(wanted)
     if not wanted or job.loader.request.rank:
@@ -380,26 +379,26 @@ def progress_bar(job: TrainJob) -> list[Callback]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Within it Lightning says nothing but warnings, and none about what is meant so here."""
+    """Silence Lightning's messages inside the block, except warnings that matter here."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     levels = [logger.level for logger in loggers]
     with ExitStack() as undo, warnings.catch_warnings():
         for logger, level in zip(loggers, levels, strict=True):
             undo.callback(logger.setLevel, level)
             logger.setLevel(logging.WARNING)
-        # of torch's, about what Lightning itself calls
+        # torch's warnings about calls in Lightning itself
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"pytorch_lightning|torch")
-        # its advice to start the training by srun, which would train the whole once a task (check_one_task)
+        # its advice to use srun, with which each task would run the whole training (check_one_task)
         warnings.filterwarnings("ignore", message="The `srun` command is available")
         yield
 
 
 @contextmanager
 def without_slurm() -> Iterator[None]:
-    """Within it the environment has none of Slurm's variables.
+    """Hide Slurm's environment variables inside the block.
 
-    By them Lightning would take the one task of a job for its only rank, and look for checkpoints that a
-    requeued job left.
+    Because of them Lightning would take a job's one task for its only rank, and look for checkpoints of a
+    requeued job.
     """
     taken = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("SLURM_")}
     try:

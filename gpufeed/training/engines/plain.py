@@ -1,8 +1,8 @@
-"""The plain trainer: a loop over batches, with its marks on the device's clock.
+"""The plain trainer: a loop over batches, timed on the device's clock.
 
-With synchronise `epoch` the host never waits for the device inside an epoch: events are recorded and
-read, and losses fetched, at its end. With `step` the host waits once the batch has arrived and again
-after the step, as a loop does that prints the time of every step.
+With synchronise `epoch` the host never waits for the device inside an epoch: events are recorded, and read at
+its end together with the losses. With `step` the host waits once the batch has arrived and again after the
+step, as in a loop that prints the time of every step.
 """
 
 from contextlib import closing
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gpufeed.loaders.base import Loader, Rows
+from gpufeed.loaders.base import DeferredGather, Loader
 from gpufeed.system import sigterm_handler
 from gpufeed.system.timing import synchronise
 from gpufeed.training.checkpoints import KEY, heeding, random_state, set_random_state, stamp
@@ -27,7 +27,7 @@ from gpufeed.training.warmup import warm_up
 class PlainTrainer(Trainer):
     """Mixed precision, three optimisers, one-cycle or constant rate, channels last.
 
-    On request the model is compiled, and the whole step captured as a CUDA graph; both work together.
+    Optionally the model is compiled, and the whole step is captured as a CUDA graph; both work together.
     """
 
     takes_rows = True
@@ -37,7 +37,7 @@ class PlainTrainer(Trainer):
         self.images_in_epoch = job.loader.share
         self.rates = learning_rates(job.options, job.total_steps())
 
-    def prepare(self, example: torch.Tensor | Rows) -> None:
+    def prepare(self, example: torch.Tensor | DeferredGather) -> None:
         job = self.job
         job.model.train()
         if job.channels_last:
@@ -45,9 +45,11 @@ class PlainTrainer(Trainer):
         self.train_step = self.step = TrainStep(job)
         if job.device.type == "cuda":
             usual = job.options.get("torch_defaults", False)
-            torch.backends.cudnn.benchmark = not usual  # few shapes, so that each is worth a search
+            torch.backends.cudnn.benchmark = not usual  # worth a search, as there are few shapes
             if usual and job.precision == "fp32":
-                torch.backends.cudnn.allow_tf32 = True  # in convolutions, not in matrix products
+                torch.backends.cudnn.allow_tf32 = (
+                    True  # torch's default: in convolutions, not in matrix products
+                )
         if job.device.type == "cuda" or job.compile:
             warm_up(self.train_step, example, self.images_in_epoch % len(example))
         if job.cuda_graphs:
@@ -63,10 +65,10 @@ class PlainTrainer(Trainer):
     def over(
         self, loader: Loader, epochs: int = 0, steps: int | None = None, least_s: float = 0.0
     ) -> TrainResult:
-        """Trains on another open loader with the step that `prepare` made, as `run` would.
+        """Train on another open loader with the step that `prepare` made, as `run` would.
 
-        It begins with the schedule's first rates and with the weights as they are; judges nothing, tells
-        nobody, keeps no checkpoint. epochs: whole ones; or so many steps, and more until least_s.
+        It begins with the schedule's first rates and the current weights, and does not evaluate, report
+        epochs or keep checkpoints. epochs: whole ones; or so many `steps`, and more until least_s.
         """
         nobody = {"judge": None, "on_epoch": None, "checkpoints": None}
         job = replace(self.job, loader=loader, epochs=epochs, steps=steps, **nobody)
@@ -81,7 +83,7 @@ class PlainTrainer(Trainer):
         return recorder.result()
 
     def _train(self, recorder: Recorder) -> None:
-        """Trains on the batches left in the epoch, up to the last step of the run; waits only if asked to."""
+        """Train on the remaining batches of the epoch, up to the last step of the run."""
         with closing(iter(recorder.job.loader)) as batches:
             for batch in batches:
                 recorder.arrived(batch)
@@ -90,11 +92,11 @@ class PlainTrainer(Trainer):
                 recorder.trained(batch, loss)
                 if recorder.run_is_over():
                     break
-                if not recorder.epoch_is_over:  # else its end comes first
+                if not recorder.epoch_is_over:  # otherwise end_epoch comes first
                     self._save_if_due(recorder)
 
     def _save_if_due(self, recorder: Recorder) -> None:
-        """Writes a checkpoint, off the clock."""
+        """Write a checkpoint, off the clock."""
         checkpoints, asked, step = recorder.job.checkpoints, sigterm_handler.given(), recorder.step
         if checkpoints is None or not checkpoints.due(step, asked) or step == recorder.total:
             return
@@ -117,7 +119,7 @@ class PlainTrainer(Trainer):
         torch.save({KEY: ours, **state, "scaler": step.scaler.state_dict()}, path)
 
     def _resume(self, recorder: Recorder) -> None:
-        """Goes on from the checkpoint, if there is one of this very training."""
+        """Resume from the checkpoint, if there is one of this training."""
         job, step = self.job, self.train_step
         state = job.checkpoints.read("plain", job) if job.checkpoints is not None else None
         if state is None:
@@ -132,7 +134,7 @@ class PlainTrainer(Trainer):
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """As load_state_dict, but in place where there is a state: a graph may read its tensors."""
+    """Load the state, in place if the optimiser has one, since a CUDA graph may read its tensors."""
     present = optimiser.state_dict()["state"]
     if not present:
         optimiser.load_state_dict(saved)

@@ -106,7 +106,7 @@ def test_the_share_of_the_jpeg_engines_is_that_measured_or_both_that_it_may_have
 
 
 def test_moments_are_those_measured_with_or_a_comment_asks_for_them():
-    known, asked = cell("dataloader_sync"), "ImageNet's: put those of your images"
+    known, asked = cell("dataloader_sync"), "ImageNet's: replace them by those of your images"
     for source, mean in (
         ({"layout": "fashion_mnist"}, 0.286),
         ({"layout": "mosaic", "tiles": {"layout": "cifar10"}}, 0.4914),

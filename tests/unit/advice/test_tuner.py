@@ -16,7 +16,7 @@ from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.loader_setting import Setting, read_tuned
 from gpufeed.core.record import TUNED
 from gpufeed.loaders.samples import Samples
-from gpufeed.training.runtime_context import Place, Stores
+from gpufeed.training.runtime_context import RuntimeContext, Stores
 
 
 def epochs(steps, share, stays=False, at_once=1, whole=()):
@@ -87,7 +87,7 @@ def test_a_real_tuning_tries_settings_that_fit_and_keeps_a_document(manifest, tm
     assert found["tried"][0]["images_per_s"] > 0
     assert "pillow" in found["decoders"]
     assert read_tuned(path) == tried[0]
-    place = Place()
+    place = RuntimeContext()
     cell = Cell(**{**found["cell"], "overrides": tuple(found["cell"]["overrides"])})
     assert Setting.of(place.tune(cell, path)) == tried[0]
     assert place.resolved()["tuned"] == asdict(tried[0])
@@ -110,7 +110,7 @@ def test_a_tuning_without_a_result_stops_its_cell_with_the_same_sentence(manifes
     path = tmp_path / "tuned.json"
     TUNED.write(found, path)
     with pytest.raises(error, match="dali_cpu has no workers"):
-        Place().tune(Cell("e", "d", "dataloader_workers"), path)
+        RuntimeContext().tune(Cell("e", "d", "dataloader_workers"), path)
 
 
 def test_decoders_are_timed_where_there_is_a_choice(manifest, monkeypatch):

@@ -127,7 +127,7 @@ def test_without_a_gpu_the_sentence_says_so(name, package):
     from gpufeed.core.errors import Skip
     from gpufeed.core.registry import load
 
-    with pytest.raises(Skip, match=f"Augment {name} runs kernels of its own on a CUDA GPU"):
+    with pytest.raises(Skip, match=f"Augment {name} runs its own kernels on a CUDA GPU"):
         load("augment", name)(MEAN, STD, 0, {})
 
 

@@ -87,7 +87,7 @@ REFUSED = [  # words, found, expected, what to do
     (("nowhere",), "no folder nowhere", "CLASS/IMAGE", "choose one"),
     (("./nowhere",), "no folder nowhere", "CLASS/IMAGE", "correct its path"),
     (("cifar11",), "no folder cifar11", "a name in `sources`", "write 'cifar10'"),
-    (("empty",), "0 folders of classes", "two at least", "sort the images"),
+    (("empty",), "0 class folders", "at least two", "sort the images"),
     (("My Images",), "batch_size 128", "at most 48", "lower batch_size"),
     ((*IMAGES, "--limit", "4"), "batch_size 8", "at most 4", "lower batch_size"),
     ((*IMAGES, "--limit", "2"), "limit 2 for 4 classes", "at least 4", "raise `limit`"),

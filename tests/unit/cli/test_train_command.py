@@ -159,7 +159,7 @@ def test_a_training_that_is_killed_goes_on_where_it_was(tmp_path):
     second = train_in(tmp_path, *command, "resume=first", "hydra.run.dir=second")
     assert second.returncode == 0, second.stderr
     assert (tmp_path / "first/checkpoint.pt").read_bytes() == left
-    assert "going on after step" in (tmp_path / "second/train.log").read_text()
+    assert "resuming after step" in (tmp_path / "second/train.log").read_text()
     assert not (tmp_path / "second/checkpoint.pt").exists()
     assert epochs_of(tmp_path / "second/metrics.csv") == list(range(80))
     assert (tmp_path / "second/model.pt").exists()

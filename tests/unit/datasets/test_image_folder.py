@@ -208,10 +208,10 @@ def test_a_file_that_is_too_large_for_an_image_is_not_read(kind, tmp_path, monke
 @pytest.mark.parametrize(
     ("names", "found"),
     [
-        ([], "0 folders of classes"),
-        (["1.jpg", "2.jpg"], "0 folders of classes"),
-        (["a/1.txt", "b/1.jpg", "b/2.jpg"], "1 folders of classes"),
-        ([*SPLIT, "val/cow/1.jpg"], "1 classes to evaluate that nothing trains, the first 'cow'"),
+        ([], "0 class folders"),
+        (["1.jpg", "2.jpg"], "0 class folders"),
+        (["a/1.txt", "b/1.jpg", "b/2.jpg"], "1 class folders"),
+        ([*SPLIT, "val/cow/1.jpg"], "1 evaluation classes without training images, first 'cow'"),
         ([*FLAT, "a/12:30.jpg"], "1 names of images"),
         ([*FLAT, os.fsdecode(b"a/\xff.jpg")], "1 names of images"),
     ],

@@ -165,7 +165,7 @@ def test_files_are_unpacked_once_and_looked_over_by_each_process(dataset, node, 
     assert files_at(dataset) == whole
     next(whole.rglob("*.png")).unlink()  # as something does that cleans up /tmp
     monkeypatch.setattr(packed, "_looked_over", {})
-    with pytest.raises(GpufeedError, match=r"damaged, cut off or gone \(no such file\)"):
+    with pytest.raises(GpufeedError, match=r"damaged, cut off or missing \(no such file\)"):
         files_at(dataset)
     (dataset / ARCHIVE).write_bytes(archive)
     assert len(files_below(files_at(dataset))) == 29
@@ -267,7 +267,7 @@ def test_a_damaged_archive_is_refused(dataset, node, damage):
     archive = dataset / ARCHIVE
     archive.write_bytes(damage(archive.read_bytes()))
     with pytest.raises(
-        GpufeedError, match=r"images.tar is damaged, cut off or gone[\s\S]*move .*images.tar away"
+        GpufeedError, match=r"images.tar is damaged, cut off or missing[\s\S]*move .*images.tar away"
     ):
         files_at(dataset)
     assert left_on(node) == []

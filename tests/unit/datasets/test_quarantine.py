@@ -41,7 +41,7 @@ def test_broken_images_leave_with_path_and_reason(manifest, workers, monkeypatch
     reasons = [image["reason"] for image in kept.info.quarantined]
     assert reasons[0]
     assert reasons[1] == "cannot be read: No such file or directory"
-    assert reasons[2] == "decoded to 8 x 8, its header says 8 x 7"
+    assert reasons[2] == "decoded to 8 x 8, but its header says 8 x 7"
     assert caplog.text.count("quarantined images/") == 3
     rest = [row for row in range(29) if row not in (3, 7, 9)]
     assert kept.table["path"].tolist() == [paths[row] for row in rest]

@@ -160,8 +160,8 @@ def test_what_dali_does_not_take_is_pillow_s_to_the_last_bit_and_counted(mixed, 
     (batch,) = loader
     images = dict(zip(batch.ids.tolist(), batch.images.cpu().numpy(), strict=True))
     assert all(np.array_equal(images[i], expected[i]) for i in left)
-    assert loader.tally.fell_back == {"pillow": 2}
-    assert loader.tally.by[name] == len(loader.split_ids) - 2
+    assert loader.decode_counts.fell_back == {"pillow": 2}
+    assert loader.decode_counts.by[name] == len(loader.split_ids) - 2
 
 
 @pytest.mark.parametrize("way", ["read"], indirect=True)

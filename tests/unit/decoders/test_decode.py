@@ -140,7 +140,7 @@ def test_every_mode_of_a_file_is_right_or_has_a_reason(format):
         tolerance = {"1": 255, "LAB": 3, "YCbCr": 2, "P": 40, "PA": 40}.get(mode, 1)  # 1 and P are dithered
         assert np.abs(image - ramp[..., None].astype(int)).max() <= tolerance, mode
     assert set(refused) == {"TIFF": {"I", "F"}, "PPM": {"I", "F", "I;16"}}.get(format, set())
-    assert all("which value is black" in reason for reason in refused.values())
+    assert all("which values are black" in reason for reason in refused.values())
 
 
 def test_bad_images_have_a_reason_and_leave_the_others_alone():

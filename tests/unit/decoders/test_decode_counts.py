@@ -26,7 +26,7 @@ from gpufeed.core.errors import Skip
 from gpufeed.core.record import Record
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.base import Outcome, Tally, sum_tallies
+from gpufeed.decoders.base import DecodeCounts, Outcome, sum_counts
 from gpufeed.loaders.streaming import StreamingLoader
 from gpufeed.loaders.strips import StripsLoader
 from gpufeed.report import interactive, load_records, tables, verdicts
@@ -65,29 +65,29 @@ def mixed(root):
 
 
 def test_a_tally_counts_by_decoder():
-    tally = Tally("ours")
-    tally.check()  # nothing was decoded, so nothing can be said
-    tally.add("ours", 0)
-    tally.take([Outcome("pillow"), Outcome("pillow"), Outcome("other")])
+    counts = DecodeCounts("ours")
+    counts.check()  # nothing was decoded, so nothing can be said
+    counts.add("ours", 0)
+    counts.take([Outcome("pillow"), Outcome("pillow"), Outcome("other")])
     with pytest.raises(Skip, match="all 3 images that it was given were decoded by other and pillow"):
-        tally.check()
-    tally.take([Outcome("ours")])
-    tally.check()
-    assert tally.asdict() == {"decoder": "ours", "images": 4, "fell_back": {"other": 1, "pillow": 2}}
-    assert sum_tallies([tally, tally]).asdict()["fell_back"] == {"other": 2, "pillow": 4}
-    assert tally.images == 4
+        counts.check()
+    counts.take([Outcome("ours")])
+    counts.check()
+    assert counts.asdict() == {"decoder": "ours", "images": 4, "fell_back": {"other": 1, "pillow": 2}}
+    assert sum_counts([counts, counts]).asdict()["fell_back"] == {"other": 2, "pillow": 4}
+    assert counts.images == 4
 
 
 def test_a_streaming_loader_counts_what_its_decoder_left_to_pillow(tmp_path):
     with SimpleJpegLoader(request(mixed(tmp_path / "mixed"), None, batch_size=8)) as loader:
         for epoch in (1, 2):
             assert sum(len(batch.ids) for batch in loader) == 20
-            assert loader.tally.asdict() == {
+            assert loader.decode_counts.asdict() == {
                 "decoder": "simplejpeg",
                 "images": 20 * epoch,
                 "fell_back": {"pillow": 3 * epoch},
             }
-    assert loader.tally.images == 40  # known after it was closed too
+    assert loader.decode_counts.images == 40  # known after it was closed too
 
 
 @pytest.mark.parametrize("augmented", [False, True])
@@ -101,7 +101,7 @@ def test_dali_counts_whoever_reads_its_files(tmp_path, files, others, augmented)
         assert loader.reads == (not others)
         list(loader)
     # of an augmented batch with a file that is none for DALI, the others are decoded by DALI itself
-    assert loader.tally.asdict() == {"decoder": "dali_cpu", "images": 20, "fell_back": others}
+    assert loader.decode_counts.asdict() == {"decoder": "dali_cpu", "images": 20, "fell_back": others}
 
 
 def test_the_record_says_how_dali_was_set_for_files_that_it_resizes(measured, monkeypatch, tmp_path):
@@ -116,9 +116,9 @@ def test_the_record_says_how_dali_was_set_for_files_that_it_resizes(measured, mo
     assert record.status == "done", record.sentence
     told = {"decoder": "dali_cpu", "fell_back": {}, "hw_decoder_load": mean / 1e6, "jpeg_engines": None}
     assert {name: value for name, value in record.loading.items() if name != "images"} == told
-    tallies = [Tally("dali_cpu", settings={"hw_decoder_load": 0.25}) for _ in range(2)]
-    assert sum_tallies(tallies).asdict()["hw_decoder_load"] == 0.25
-    assert cell_training.together([tally.asdict() for tally in tallies])["hw_decoder_load"] == 0.25
+    counts = [DecodeCounts("dali_cpu", settings={"hw_decoder_load": 0.25}) for _ in range(2)]
+    assert sum_counts(counts).asdict()["hw_decoder_load"] == 0.25
+    assert cell_training.together([one.asdict() for one in counts])["hw_decoder_load"] == 0.25
 
 
 def test_strips_count_left_over_files_and_strips_that_the_backend_refuses(tmp_path):
@@ -128,7 +128,7 @@ def test_strips_count_left_over_files_and_strips_that_the_backend_refuses(tmp_pa
     with StripsLoader(request(manifest, None, shuffle=False, strips=tmp_path / "strips.bin")) as loader:
         list(loader)
     expected = {"pillow": 1, "simplejpeg": 1}
-    assert loader.tally.asdict() == {"decoder": "strips", "images": 10, "fell_back": expected}
+    assert loader.decode_counts.asdict() == {"decoder": "strips", "images": 10, "fell_back": expected}
 
     reader = StripReader(manifest, tmp_path / "strips.bin", CPU, threads=1)
     whole = reader.backend.decode_into
@@ -136,7 +136,7 @@ def test_strips_count_left_over_files_and_strips_that_the_backend_refuses(tmp_pa
     reader.read(reader.units("train"))
     reader.close()
     expected = {"pillow": 1, "simplejpeg": 5}
-    assert reader.tally.asdict() == {"decoder": "strips", "images": 10, "fell_back": expected}
+    assert reader.decode_counts.asdict() == {"decoder": "strips", "images": 10, "fell_back": expected}
 
 
 @pytest.fixture(scope="module")
@@ -261,16 +261,16 @@ def test_the_report_says_who_decoded_beside_the_pipeline(tmp_path):
 
 
 def test_the_report_says_what_was_made_of_the_images_beside_the_pipeline(tmp_path):
-    tally = Tally("ffcv", images_from="a file of smaller images")
-    tally.add("ffcv", 4000)
+    counts = DecodeCounts("ffcv", images_from="a file of smaller images")
+    counts.add("ffcv", 4000)
     record = made.record(made.cell("ffcv", "gpu_decoding"), 0, 900)
-    record.loading = tally.asdict()
+    record.loading = counts.asdict()
     made.write(tmp_path, record)
     made.write(tmp_path, made.record(made.cell("overlap", "gpu_decoding"), 0, 800))
     cells = tables.cells(load_records.read_records(sorted(tmp_path.glob("records/*/*/*.json"))))
     (verdict,) = verdicts.answers(cells)
     assert verdict.sentence.count("reads a file of smaller images.") == 1
-    assert sum_tallies([tally, tally]).asdict() == {**tally.asdict(), "images": 8000}
+    assert sum_counts([counts, counts]).asdict() == {**counts.asdict(), "images": 8000}
 
 
 def test_the_gates_table_says_who_decoded(tmp_path):

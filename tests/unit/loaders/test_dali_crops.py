@@ -70,7 +70,7 @@ def test_windows_are_ours_and_pixels_pillows(mixed, recipe):
             order = loader.order().tolist()
             assert check(loader, recipe) == order
         assert loader.reads
-        assert loader.tally.fell_back == {}
+        assert loader.decode_counts.fell_back == {}
 
 
 def test_the_same_windows_come_after_a_resumption(mixed):
@@ -89,8 +89,8 @@ def test_what_dali_does_not_take_is_cut_by_pillow(tmp_path):
         assert not loader.reads
         for _ in range(2):
             assert sorted(check(loader)) == list(range(14))
-        assert loader.tally.fell_back == {"pillow": 4}  # CMYK and GIF
-        assert loader.tally.by["dali_cpu"] == 24
+        assert loader.decode_counts.fell_back == {"pillow": 4}  # CMYK and GIF
+        assert loader.decode_counts.by["dali_cpu"] == 24
 
 
 def test_a_file_that_nobody_can_decode_is_named(mixed, tmp_path):

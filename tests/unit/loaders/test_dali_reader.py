@@ -62,7 +62,7 @@ def test_what_dali_refuses_on_the_way_is_decoded_by_others(clean, caplog):
             assert [i for batch in batches for i in batch.ids.tolist()] == list(range(COUNT))
             assert np.array_equal(batches[6].images[2].numpy(), expected)
         told = {"decoder": "dali_cpu", "images": 3 * COUNT, "fell_back": {"pillow": 2}}
-        assert loader.tally.asdict() == told
+        assert loader.decode_counts.asdict() == told
     (record,) = caplog.records
     assert (
         "dali_cpu is fed with bytes from now on: its own reader found nvImageCodec failure" in record.message
@@ -249,14 +249,14 @@ def test_other_samples_than_the_promised_ones_are_an_error(clean):
     available("dali_cpu")
     with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
         out, order = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order()
-        with pytest.raises(GpufeedError, match="as the epoch's order has them"):
+        with pytest.raises(GpufeedError, match="as in the epoch's order"):
             loader.reading.fill(order[:8], out)  # nothing is planned
         loader.reading.follow(loader.planned(order, 0))
         assert loader.reading.fill(order[:8], out)
-        with pytest.raises(GpufeedError, match="as the epoch's order has them"):
+        with pytest.raises(GpufeedError, match="as in the epoch's order"):
             loader.reading.fill(order[:8], out)
         loader.reading.begun[0] = replace(loader.reading.begun[0], ids=order[16:24])  # DALI has order[8:16]
-        with pytest.raises(GpufeedError, match="as the epoch's order has them"):
+        with pytest.raises(GpufeedError, match="as in the epoch's order"):
             loader.reading.fill(order[16:24], out)
         assert [i for batch in loader for i in batch.ids.tolist()] == order.tolist()
 

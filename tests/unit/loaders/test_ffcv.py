@@ -126,7 +126,7 @@ def test_jpeg_files_are_decoded_within_the_tolerance_and_counted(jpegs, workers)
                 assert allowed.exceeded(image, reference[i]) is None
             assert batch.labels.tolist() == made.labels()[batch.ids].tolist()
     count = len(made.ids("train"))
-    assert loader.tally.asdict() == {"decoder": "ffcv", "images": count, "fell_back": {"pillow": 1}}
+    assert loader.decode_counts.asdict() == {"decoder": "ffcv", "images": count, "fell_back": {"pillow": 1}}
 
 
 @pytest.mark.slow
@@ -244,9 +244,9 @@ def test_evaluation_crops_the_middle_of_what_is_stored(photographs):
                 assert allowed.exceeded(image, expected) is None
                 assert as_opencv(loader, int(sample_id)).exceeded(image, by_opencv(loader, sample_id)) is None
             assert batch.labels.tolist() == photographs.labels()[ids].tolist()
-        assert loader.tally.images_from.startswith("a file with long sides of at most 500 pixels")
-        assert loader.tally.asdict()["images"] == loader.jpegs[loader.split_ids].sum() > 0
-        assert not loader.tally.fell_back
+        assert loader.decode_counts.images_from.startswith("a file with long sides of at most 500 pixels")
+        assert loader.decode_counts.asdict()["images"] == loader.jpegs[loader.split_ids].sum() > 0
+        assert not loader.decode_counts.fell_back
 
 
 def as_opencv(loader, sample_id: int) -> Tolerance:
@@ -285,7 +285,7 @@ def test_images_of_one_size_are_cropped_from_their_files(jpegs):
         batch = next(iter(loader))
         for sample_id, image in zip(batch.ids.tolist(), batch.images.numpy(), strict=True):
             assert TOLERANCE.exceeded(image, by_opencv(loader, sample_id)) is None
-        assert loader.tally.images_from is None
+        assert loader.decode_counts.images_from is None
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders import prefetch
 from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.cuda_jpeg import THREADS, CudaJpegLoader
-from gpufeed.loaders.prefetch import BatchesAhead
+from gpufeed.loaders.prefetch import BatchPrefetcher
 from gpufeed.native.file_buffer import FileBuffer
 
 OPTIONS = {name: getattr(RECIPE, name) for name in ("size", "scale", "ratio", "short_side")}
@@ -76,7 +76,7 @@ def test_windows_are_ours_and_pixels_pillows(mixed, recipe, batch_size):
                     ids.append(i)
             assert ids == epoch_order(loader.split_ids, 3, epoch, True, 0, 1).tolist()
         told = {"decoder": "cuda_jpeg", "images": 3 * len(mixed), "fell_back": {"pillow": 3 * OTHERS}}
-        assert loader.tally.asdict() == told
+        assert loader.decode_counts.asdict() == told
 
 
 @pytest.mark.parametrize("files", [photos, taken])
@@ -87,7 +87,7 @@ def test_whole_images_of_one_size_are_pillows(tmp_path, files):
         for _ in range(2):
             for batch in loader:
                 assert torch.equal(batch.images, right[batch.ids])
-        assert loader.tally.fell_back == ({"pillow": 4} if files == photos else {})
+        assert loader.decode_counts.fell_back == ({"pillow": 4} if files == photos else {})
 
 
 def test_it_passes_the_equivalence_check_with_crops_and_without(mixed, equal):
@@ -148,7 +148,7 @@ def test_who_asks_a_closed_loader_is_told(mixed, taken):
         batches = iter(loader)
         for _ in range(taken):
             next(batches)
-    with pytest.raises(RuntimeError, match="closed while its batches were still asked for"):
+    with pytest.raises(RuntimeError, match="closed while it was iterated over"):
         next(batches)
     assert loader_threads() == []
 
@@ -181,7 +181,7 @@ def test_bytes_that_are_left_over_are_for_pillow_and_counted(tmp_path):
     with opened(manifest, batch_size=16) as loader:
         for batch in loader:
             assert torch.equal(batch.images, right[batch.ids])
-        assert loader.tally.fell_back == {"pillow": 1}
+        assert loader.decode_counts.fell_back == {"pillow": 1}
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, None], ids=["crops", "whole"])
@@ -229,7 +229,7 @@ def test_a_dead_mount_is_an_error_and_can_be_left(mixed, monkeypatch):
         return read(self, paths)
 
     monkeypatch.setattr(FileBuffer, "read", read_late)
-    monkeypatch.setattr(BatchesAhead, "stuck_s", 2.0)
+    monkeypatch.setattr(BatchPrefetcher, "stuck_s", 2.0)
     monkeypatch.setattr(prefetch, "END_S", 0.1)
     begin = time.perf_counter()
     with opened(mixed, recipe=RECIPE) as loader:
@@ -260,7 +260,7 @@ def test_a_wrong_marker_is_for_pillow_wherever_the_windows_are(tmp_path):
             for batch in loader:
                 for i, sample in zip(batch.ids.tolist(), batch.images.numpy(), strict=True):
                     assert np.array_equal(sample, RECIPE.cut(images[i], RECIPE.window(i, epoch, 24, 32)))
-            assert loader.tally.fell_back == {"pillow": epoch + 1}
+            assert loader.decode_counts.fell_back == {"pillow": epoch + 1}
 
 
 def test_a_transform_of_single_samples_is_refused(mixed):

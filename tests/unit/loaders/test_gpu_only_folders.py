@@ -65,8 +65,8 @@ def test_a_plain_folder(tmp_path, names, classes, labels):
 
 def test_what_a_plain_folder_leaves_out_is_counted_in_the_log(tmp_path, caplog):
     dataset(put(tmp_path / "photos", pngs("a/0.png", "b/1.png", "loose.png") | {"a/notes.txt": b""}))
-    assert "1 files are no images by their names" in caplog.text
-    assert "1 images lie in no folder of a class" in caplog.text
+    assert "1 files are not named like images" in caplog.text
+    assert "1 images lie in no class folder" in caplog.text
 
 
 def test_a_plain_folder_is_in_the_order_of_a_prepared_one(tmp_path):

@@ -16,7 +16,7 @@ from gpufeed.core.registry import LOADERS, load
 from gpufeed.loaders import resident
 from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.overlap import OverlapLoader
-from gpufeed.loaders.prefetch import BatchesAhead
+from gpufeed.loaders.prefetch import BatchPrefetcher
 from gpufeed.loaders.resident import ResidentLoader
 from gpufeed.loaders.samples import HostBatch, HostBatches, copied
 
@@ -186,7 +186,7 @@ def test_state_counts_delivered_batches_not_fetched_ones(manifest):
     with OverlapLoader(request(manifest, None)) as loader:
         iterator = iter(loader)
         next(iterator)
-        ahead = loader.ahead
+        ahead = loader.prefetcher
         wait_until(ahead.ready.full)
         assert loader.state_dict()["next_batch"] == 1
 
@@ -208,7 +208,7 @@ def host_batches(count: int, seen: list[int]):
 
 def test_copies_run_ahead_but_not_without_bound():
     seen: list[int] = []
-    ahead = BatchesAhead(copied(host_batches(100, seen), CPU), CPU)
+    ahead = BatchPrefetcher(copied(host_batches(100, seen), CPU), CPU)
     wait_until(lambda: len(seen) == 3)  # two that wait and one in the thread's hands
     time.sleep(0.05)
     assert len(seen) == 3
@@ -219,7 +219,7 @@ def test_copies_run_ahead_but_not_without_bound():
 
 
 def test_closing_a_thread_that_waits_for_room():
-    ahead = BatchesAhead(copied(host_batches(100, []), CPU), CPU)
+    ahead = BatchPrefetcher(copied(host_batches(100, []), CPU), CPU)
     wait_until(ahead.ready.full)
     ahead.close()
     ahead.close()

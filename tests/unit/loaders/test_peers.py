@@ -151,7 +151,7 @@ def test_what_ffmpeg_refuses_pillow_decodes_and_is_counted(tmp_path):
     assert left
     for i in left:
         assert np.array_equal(images[i], rgb(manifest.paths()[i].read_bytes()))
-    assert loader.tally.asdict() == {
+    assert loader.decode_counts.asdict() == {
         "decoder": "spdl",
         "images": len(manifest),
         "fell_back": {"pillow": len(left)},

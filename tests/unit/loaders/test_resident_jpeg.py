@@ -81,7 +81,7 @@ def test_it_says_who_decoded_and_passes_the_gate(mixed):
         for epoch in (1, 2):
             assert sum(len(batch.ids) for batch in loader) == 60
             told = {"decoder": "cuda_jpeg", "images": 60 * epoch, "fell_back": {"pillow": 5 * epoch}}
-            assert loader.tally.asdict() == told
+            assert loader.decode_counts.asdict() == told
     verdict = judged(task_for(mixed, write_cache(mixed), "resident_jpeg"))
     assert (verdict.status, verdict.max_difference) == ("passed", 0), verdict.sentence
     assert verdict.pixels["decoder"] == "cuda_jpeg"
@@ -117,7 +117,7 @@ def test_most_are_kept_as_pixels(tmp_path):
     with ResidentJpegLoader(request(manifest, None, shuffle=False)) as loader:
         assert np.flatnonzero(loader.store.kinds == 0).tolist() == [4, 6, 8]
         assert torch.equal(torch.cat([batch.images for batch in loader]), by_pillow(manifest))
-        assert loader.tally.fell_back == {"pillow": 17}
+        assert loader.decode_counts.fell_back == {"pillow": 17}
 
 
 def test_resuming_gives_the_rest_of_the_epoch_and_the_next_one(mixed, monkeypatch):

@@ -52,7 +52,7 @@ def test_windows_are_ours_and_pixels_near_those_of_pillow(make, recipe):
                 assert NEAR.exceeded(found, right) is None, sample_id
                 seen += 1
         assert seen == len(FILES)
-    assert loader.tally.asdict()["fell_back"] == {"pillow": 2 * 2}
+    assert loader.decode_counts.asdict()["fell_back"] == {"pillow": 2 * 2}
 
 
 def test_a_resumed_epoch_has_the_windows_of_the_whole_one(make):
@@ -73,7 +73,7 @@ def test_images_wait_for_no_graph_that_holds_the_lock(tmp_path, open_loader, mon
     monkeypatch.setattr(loader.library.io, "FilterGraph", lambda text: made.append(text) or graph(text))
     assert sum(len(batch.images) for batch in loader) == 24
     assert len(made) <= most
-    assert loader.tally.asdict()["fell_back"] == {}
+    assert loader.decode_counts.asdict()["fell_back"] == {}
 
 
 @pytest.mark.parametrize(

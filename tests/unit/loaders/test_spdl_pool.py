@@ -80,7 +80,7 @@ def test_a_batch_larger_than_it_was_said_to_be_is_an_error(make):
     loader = make(sample_transform=growing)
     with pytest.raises(GpufeedError, match="147456 bytes from the transform") as error:
         list(loader)
-    assert error.value.expected.startswith("36864 bytes at most")
+    assert error.value.expected.startswith("at most 36864 bytes")
 
 
 def test_slots_are_free_again_once_an_epoch_that_was_left_is_made(make):

@@ -115,8 +115,8 @@ def test_batches_are_those_of_the_threads_of_this_process(make, changes):
             for name in ("images", "labels", "ids"):
                 assert torch.equal(getattr(found, name), getattr(expected, name))
             assert found.images.dtype == expected.images.dtype
-    assert own.tally.asdict() == threads.tally.asdict()
-    assert "decoded" in changes or own.tally.asdict()["fell_back"]["pillow"] > 0
+    assert own.decode_counts.asdict() == threads.decode_counts.asdict()
+    assert "decoded" in changes or own.decode_counts.asdict()["fell_back"]["pillow"] > 0
 
 
 def test_the_same_processes_serve_all_epochs_and_end_on_close(make, count):

@@ -20,7 +20,7 @@ from gpufeed.core.registry import DECODERS, LOADERS, load
 from gpufeed.decoders.encoded_file import PIECE, read_file
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.base import epoch_order
-from gpufeed.loaders.prefetch import Ahead
+from gpufeed.loaders.prefetch import Prefetcher
 from gpufeed.loaders.streaming import FileReader
 
 STREAMING = [name for name in LOADERS if name in DECODERS and LOADERS[name].reads == "files"]
@@ -169,7 +169,7 @@ def counted(count: int, ended: list[str]):
 
 def test_closing_ends_the_source_in_its_own_thread():
     ended: list[str] = []
-    ahead = Ahead(counted(100, ended), "gpufeed-test")
+    ahead = Prefetcher(counted(100, ended), "gpufeed-test")
     assert ahead.get() == 0
     assert not ended
     ahead.close()
@@ -183,7 +183,7 @@ def test_an_error_comes_in_its_turn():
         yield 2
         raise KeyboardInterrupt("planted")
 
-    ahead = Ahead(failing(), "gpufeed-test")
+    ahead = Prefetcher(failing(), "gpufeed-test")
     assert [ahead.get(), ahead.get()] == [1, 2]
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt, match="planted"):
@@ -192,7 +192,7 @@ def test_an_error_comes_in_its_turn():
 
 
 def test_after_the_last_item_there_is_none_again_and_again():
-    ahead = Ahead(iter([1]), "gpufeed-test")
+    ahead = Prefetcher(iter([1]), "gpufeed-test")
     assert [ahead.get() for _ in range(4)] == [1, None, None, None]
     ahead.close()
 

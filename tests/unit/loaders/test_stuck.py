@@ -20,7 +20,7 @@ from gpufeed.decoders.parallel import Files, open_bulk
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders import prefetch
 from gpufeed.loaders.base import STUCK_S
-from gpufeed.loaders.prefetch import Ahead, BatchesAhead
+from gpufeed.loaders.prefetch import BatchPrefetcher, Prefetcher
 from gpufeed.loaders.streaming import FileReader
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_stuck_processes_cost_one_wait_and_are_killed(images, monkeypatch, stopp
             os.kill(process.pid, signal.SIGSTOP)
         monkeypatch.setattr(parallel, "STUCK_S", 3.0)
         begin = time.perf_counter()
-        with pytest.raises(GpufeedError, match=r"a decoding process of simplejpeg said nothing for 3\.0 s"):
+        with pytest.raises(GpufeedError, match=r"no answer from a decoding process of simplejpeg for 3\.0 s"):
             run(bulk, 60)
         assert time.perf_counter() - begin < 6
         assert not any(process.is_alive() for process in processes)
@@ -96,23 +96,23 @@ def waiting_for(mount):
 
 
 def test_a_source_that_gives_nothing_is_an_error_and_can_be_left(mount, monkeypatch, caplog):
-    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
-    items = Ahead(waiting_for(mount), "gpufeed-test")
+    monkeypatch.setattr(Prefetcher, "stuck_s", 0.5)
+    items = Prefetcher(waiting_for(mount), "gpufeed-test")
     assert items.get() == 1
     begin = time.perf_counter()
     with pytest.raises(GpufeedError, match=r"nothing from the thread gpufeed-test for 0\.5 s"):
         items.get()
     items.close()
     assert 0.5 <= time.perf_counter() - begin < 30
-    assert "the thread gpufeed-test does not end" in caplog.text
+    assert "the thread gpufeed-test has not ended" in caplog.text
     mount.set()
     items.thread.join(5)
     assert not items.thread.is_alive()
 
 
 def test_closing_does_not_wait_for_ever_either(mount, monkeypatch):
-    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
-    items = Ahead(waiting_for(mount), "gpufeed-test")
+    monkeypatch.setattr(Prefetcher, "stuck_s", 0.5)
+    items = Prefetcher(waiting_for(mount), "gpufeed-test")
     assert items.get() == 1
     begin = time.perf_counter()
     items.close()
@@ -122,13 +122,13 @@ def test_closing_does_not_wait_for_ever_either(mount, monkeypatch):
 
 def test_a_consumer_that_waits_hears_at_once_of_an_item_and_soon_of_the_end(mount, monkeypatch):
     monkeypatch.setattr(prefetch, "LOOK_S", 0.2)
-    items = Ahead(waiting_for(mount), "gpufeed-test")
+    items = Prefetcher(waiting_for(mount), "gpufeed-test")
     assert items.get() == 1
     threading.Timer(0.1, items.stopping.set).start()
-    with pytest.raises(RuntimeError, match="closed while its batches were still asked for"):
+    with pytest.raises(RuntimeError, match="closed while it was iterated over"):
         items.get()
     monkeypatch.setattr(prefetch, "LOOK_S", 60)
-    items = Ahead(waiting_for(mount), "gpufeed-test")
+    items = Prefetcher(waiting_for(mount), "gpufeed-test")
     assert items.get() == 1
     threading.Timer(0.1, mount.set).start()
     begin = time.perf_counter()
@@ -139,12 +139,12 @@ def test_a_consumer_that_waits_hears_at_once_of_an_item_and_soon_of_the_end(moun
 
 def test_a_streaming_loader_on_a_dead_mount_is_an_error(mount, tmp_path, monkeypatch):
     """And it is told by who waits for the files: the thread behind it may wait a little longer."""
-    assert BatchesAhead.stuck_s > Ahead.stuck_s == STUCK_S
+    assert BatchPrefetcher.stuck_s > Prefetcher.stuck_s == STUCK_S
     available("dali_cpu")
     files = [saved("JPEG", photo(24, 32)), saved("GIF", photo(24, 32))] * 4  # GIF: DALI gets bytes
     made = request(write_files(tmp_path / "files", files, "jpg", (24, 32)), None, batch_size=2)
-    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
-    monkeypatch.setattr(BatchesAhead, "stuck_s", 2.0)
+    monkeypatch.setattr(Prefetcher, "stuck_s", 0.5)
+    monkeypatch.setattr(BatchPrefetcher, "stuck_s", 2.0)
     with load("loader", "dali_cpu")(made) as loader:
         plain = FileReader.read
         monkeypatch.setattr(FileReader, "read", lambda self, i: mount.wait() and plain(self, i))
@@ -167,7 +167,7 @@ def test_workers_whose_batches_have_no_room_in_memory_are_a_skip(tmp_path, monke
         asked = request(manifest, None, workers=2, prefetch_factor=2)
         if free < needed:
             with (
-                pytest.raises(Skip, match=r"2 worker processes have no room: .*/dev/shm"),
+                pytest.raises(Skip, match=r"2 worker processes do not fit: .*/dev/shm"),
                 made(asked) as loader,
             ):
                 list(loader)

@@ -18,7 +18,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import sha256_of
 from gpufeed.stores import cache_fill
 from gpufeed.stores.base import info_path
-from gpufeed.stores.cache_fill import Rows
+from gpufeed.stores.cache_fill import RowWriter
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.stores.decoded_cache import build, build_from_rows
 from gpufeed.system.processes import run
@@ -94,7 +94,7 @@ def test_sidecar_that_is_not_whole(manifest, text):
     info_path(path).unlink()
     if text is not None:
         info_path(path).write_text(text)
-    with pytest.raises(GpufeedError, match="built to the end"):
+    with pytest.raises(GpufeedError, match="built completely"):
         open_cache(path, manifest)
 
 
@@ -103,7 +103,7 @@ def test_failed_rebuild_leaves_no_finished_cache(manifest):
     manifest.paths()[0].unlink()
     with pytest.raises(GpufeedError):
         build(manifest, "pillow", path)
-    with pytest.raises(GpufeedError, match="built to the end"):
+    with pytest.raises(GpufeedError, match="built completely"):
         open_cache(path, manifest)
 
 
@@ -240,4 +240,4 @@ def test_a_sample_that_nobody_decoded_is_an_error(manifest, tmp_path):
 def test_rows_refuse_what_does_not_fit(images, tmp_path):
     cache_fill.allocate(tmp_path / "a.npy", (4, 8, 8, 3))
     with pytest.raises(GpufeedError, match=r"expected: uint8 \(2, 8, 8, 3\)"):
-        Rows(tmp_path / "a.npy").write([0, 1], images)
+        RowWriter(tmp_path / "a.npy").write([0, 1], images)

@@ -228,7 +228,7 @@ def test_other_manifest_index_and_sidecar_are_refused(manifest, path):
         open_strips(path, manifest)
     for text in ("", "[]", "{}"):
         info_path(path).write_text(text)
-        with pytest.raises(GpufeedError, match="built to the end"):
+        with pytest.raises(GpufeedError, match="built completely"):
             open_strips(path, manifest)
 
 
@@ -262,7 +262,7 @@ def test_failed_build_leaves_nothing_that_looks_finished(manifest, path, monkeyp
     with pytest.raises(GpufeedError, match="no room to write"):
         build(manifest, path)
     assert not list(path.parent.glob("*.partial"))
-    with pytest.raises(GpufeedError, match="built to the end"):
+    with pytest.raises(GpufeedError, match="built completely"):
         open_strips(path, manifest)
 
 

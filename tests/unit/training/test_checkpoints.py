@@ -245,7 +245,7 @@ def test_a_kept_model_that_was_interrupted_is_gone_on_with(tmp_path, monkeypatch
         trained(checkpoints, 7)
     caplog.set_level(logging.INFO, "gpufeed")
     found = trained(checkpoints, 6)
-    assert any("going on after step 6" in message for message in caplog.messages)
+    assert any("resuming after step 6" in message for message in caplog.messages)
     assert found.about["status"] == "done", found.about["sentence"]
     assert found.about["epochs"] == expected.about["epochs"]
     weights = found.model.state_dict()

@@ -31,7 +31,7 @@ from gpufeed.report.load_records import read_records
 from gpufeed.report.sections import provenance
 from gpufeed.training.cell_training import read_cell, train
 from gpufeed.training.checkpoints import Checkpoints
-from gpufeed.training.runtime_context import Place, Stores
+from gpufeed.training.runtime_context import RuntimeContext, Stores
 from gpufeed.training.smaller_batch import OutOfMemory, fitting, out_of_memory
 
 ROOM = 5  # images that the toy's memory holds
@@ -268,7 +268,7 @@ def test_what_was_told_of_an_epoch_is_not_trained_again(toy):
         GreedyModel.room = 0
 
     with pytest.raises(OutOfMemory, match="batch size 4"):
-        train(read_cell(found), 0, manifest, Stores(), Place(), None, on_epoch)
+        train(read_cell(found), 0, manifest, Stores(), RuntimeContext(), None, on_epoch)
     assert told == [0]
 
 

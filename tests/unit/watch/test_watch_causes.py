@@ -353,7 +353,7 @@ class Broken(Samples):
 @pytest.mark.parametrize(
     ("loader", "said"),
     [
-        (lambda: DataLoader(Endless(), 4), "an IterableDataset gives its samples in its own order"),
+        (lambda: DataLoader(Endless(), 4), "an IterableDataset yields samples in its own order"),
         (lambda: [torch.ones(2)] * 40, "the loader is a list"),
         (lambda: DataLoader(Samples(), None), "no fixed size"),
     ],

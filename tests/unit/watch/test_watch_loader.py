@@ -302,7 +302,7 @@ def test_batches_that_take_gradients_to_the_loader_are_not_copied():
     weight = torch.nn.Parameter(torch.ones(2))
     watched = watch([(weight, weight * 2)] * 100)
     assert all(first is weight and second.grad_fn for first, second in watched)
-    assert "would take no gradients back to the loader" in watched.result()["verdict"]
+    assert "gradients would not pass through a copy to the loader" in watched.result()["verdict"]
 
 
 def test_nested_tensors_are_batches():

@@ -79,7 +79,7 @@ def test_every_file_has_its_row_and_the_exit_code_tells_of_the_bad_ones(model, p
     assert "not an image that Pillow knows" in rows["d_text.jpg"]["reason"]
     assert rows["gone.png"]["reason"] == "No such file or directory"
     assert done.returncode == 1
-    assert done.stderr == "3 files have no prediction; the reason stands in its row.\n"
+    assert done.stderr == "3 files have no prediction; the output says why.\n"
 
 
 def test_good_files_end_with_0_in_every_format(model, photos, capsys):

@@ -207,7 +207,7 @@ def test_the_first_error_of_ours_is_to_blame_and_not_those_that_follow_from_it()
     for said in (report, mixed):
         assert "rank 1 of the training ended with SIGKILL" in blame(failures[:1], said, 1).found
     assert blame(failures[:1], [], 1) is lost
-    assert "before any rank began" in blame([], [], 1).found
+    assert "before any rank started" in blame([], [], 1).found
 
 
 def test_errors_travel_as_they_are_or_as_a_sentence(tmp_path):

@@ -189,7 +189,7 @@ def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):
 
 def test_outside_of_a_job_a_cell_on_several_nodes_is_skipped(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(Skip, match=r"on 2 nodes, .* no job of Slurm .*: run it by `snakemake --profile "):
+    with pytest.raises(Skip, match=r"on 2 nodes, .* not in a job of Slurm: run it by `snakemake --profile "):
         rank_commands.nodes_of_job(2)
 
 
@@ -207,7 +207,7 @@ def test_a_slurm_that_does_not_answer_is_an_error(job, monkeypatch):
         rank_commands.nodes_of_job(1)
     monkeypatch.setattr(rank_commands, "scontrol", lambda *words: None)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with pytest.raises(GpufeedError, match="no answer of scontrol on the nodes of job 7"):
+    with pytest.raises(GpufeedError, match="no answer of scontrol about the nodes of job 7"):
         rank_commands.nodes_of_job(1)
 
 

@@ -9,7 +9,7 @@ from measure_fixtures import OPTIONS, Normalise
 
 from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
 from gpufeed.benchmarks.ceilings.stages import drain_epoch, example_batch
-from gpufeed.loaders.base import Rows
+from gpufeed.loaders.base import DeferredGather
 from gpufeed.loaders.resident import ResidentLoader, StoredBatch
 from gpufeed.models.simple_cnn import SimpleCNN
 from gpufeed.training.engines.base import TrainJob
@@ -101,12 +101,12 @@ class Counting:
 
 def test_rows_stand_for_images():
     store = torch.arange(4 * 2 * 2 * 3, dtype=torch.uint8).view(4, 2, 2, 3)
-    rows = Rows(store, torch.tensor([3, 0]))
+    rows = DeferredGather(store, torch.tensor([3, 0]))
     assert (rows.shape, len(rows), rows.device) == ((2, 2, 2, 3), 2, store.device)
     assert torch.equal(rows.gathered(), store[[3, 0]])
     assert torch.equal(rows[1:].gathered(), store[:1])
     own = rows.clone()
-    own.copy_(Rows(store, torch.tensor([1, 1])))
+    own.copy_(DeferredGather(store, torch.tensor([1, 1])))
     assert torch.equal(own.gathered(), store[[1, 1]])
     assert rows.rows.tolist() == [3, 0]
     assert own.store is store

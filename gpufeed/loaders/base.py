@@ -52,7 +52,6 @@ def epoch_order(
 
 # A worker that gives nothing for so long is taken for stuck (a dead network mount, mostly).
 STUCK_S = 300
-PEERS = "pip install 'gpufeed[peers]'"  # what brings the packages of other projects
 
 
 @dataclass(frozen=True)

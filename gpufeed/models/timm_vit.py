@@ -1,6 +1,6 @@
 """timm's vision transformers, to measure ours against. Source: R. Wightman, PyTorch Image Models.
 
-Importing this module imports timm, which the extra `peers` brings: a node without it skips the cell.
+Importing this module imports timm, which the extra `all` brings: a node without it skips the cell.
 """
 
 import timm

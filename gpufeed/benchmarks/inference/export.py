@@ -33,7 +33,7 @@ from gpufeed.benchmarks.inference.exported_files import (
 )
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.cells import Cell
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError, Skip, install
 from gpufeed.training.cell_training import guarded
 from gpufeed.training.runtime_context import Place
 
@@ -227,14 +227,14 @@ def compared(found: torch.Tensor, wanted: torch.Tensor, path: Path, tolerance: f
 
 
 def packages(*names: str) -> list[Any]:
-    """Modules of the extra `inference`; raises Skip for the first one that is not installed."""
+    """Modules of the extra `all`; raises Skip for the first one that is not installed."""
     from importlib import import_module
 
     try:
         return [import_module(name) for name in names]
     except ModuleNotFoundError as error:
         raise Skip(
-            f"The package {error.name} is not installed here: pip install 'gpufeed[inference]' brings it."
+            f"The package {error.name} is not installed here: {install(error.name)} brings it."
         ) from error
 
 

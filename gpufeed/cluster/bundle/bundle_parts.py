@@ -26,7 +26,7 @@ from gpufeed.core.references import files_of
 from gpufeed.core.registry import DERIVED
 from gpufeed.datasets.download import SourceFile, fetch
 
-EXTRAS = ("inference", "tracking", "peers", "dev")
+EXTRAS = ("all", "dev")
 WHEELS_AT_ONCE = 8  # packages that pip is asked for at once: a run that is killed loses no more
 NVCC = "cuda-toolkit[nvcc,crt,nvvm,cccl]"  # compiles bias-GELU; CUDA 12 has no such package
 

@@ -10,9 +10,8 @@ from gpufeed.cluster.preflight import asked, sbatch_answers, software_checks, st
 from gpufeed.cluster.preflight.asked_plan import Plan, plan_of
 from gpufeed.cluster.preflight.finding import Finding, joined
 from gpufeed.cluster.preflight.login_node import Node, look
-from gpufeed.cluster.preflight.site import PROFILES, Site, read_site, sites
+from gpufeed.cluster.preflight.site import Site, read_site, sites
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.folders import check_checkout
 
 FINE, FOUND, NO_PLAN = 0, 1, 2
 DRY_RUN = ("-n", "--dry-run", "--dryrun")  # it is one
@@ -80,7 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
     options, rest = parser().parse_known_args(arguments)
     try:
-        check_checkout(PROFILES)
         site = read_site(options.site)
         in_checkout(Path.cwd(), rest)
         plan = plan_of(snakemake_arguments(options.site, rest), Path.cwd())

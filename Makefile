@@ -58,8 +58,10 @@ $(BASE): pyproject.toml $(CONSTRAINTS)
 ffcv: setup
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps ffcv==1.0.2
 
-demo:
-	@$(MAKE) --no-print-directory $(if $(OFFLINE)$(wildcard $(VENV)/.installed-cuda*)$(shell nvidia-smi -L 2>/dev/null),setup,$(BASE))
+# asked for the demo alone: a GPU, a bundle or an earlier make setup has it install all
+DEMO_NEEDS = $(if $(OFFLINE)$(wildcard $(VENV)/.installed-cuda*)$(shell nvidia-smi -L 2>/dev/null),setup,$(BASE))
+.SECONDEXPANSION:
+demo: $$(DEMO_NEEDS)
 	$(BIN)/snakemake --configfile config/demo.yaml
 	@echo "The report is ready: $(CURDIR)/results/demo/report.html"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpufeed.core.config import ROOT
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import expanded
 
 PARTS = ("config", "profiles", "slurm")
 SNAKEFILE = """# The workflow of the installed gpufeed, with the config/ and profiles/ of this folder.
@@ -31,10 +32,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    folder = parser().parse_args(arguments).folder.expanduser()
+    asked = parser().parse_args(arguments)
     try:
-        write(folder)
-    except (GpufeedError, OSError) as error:
+        write(folder := expanded(asked.folder))
+    except GpufeedError as error:
         print(error, file=sys.stderr)
         return 2
     print(f"Written: {', '.join(('Snakefile', *PARTS))} in {folder.absolute()}. Now, in that folder:")
@@ -44,14 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write(folder: Path) -> None:
-    """Write the files; raise GpufeedError where one of them would be overwritten."""
+    """Write the files; raise GpufeedError where that cannot be, or would overwrite one."""
     if there := [name for name in ("Snakefile", *PARTS) if (folder / name).exists()]:
         raise GpufeedError(
             f"{', '.join(there)} in {folder.absolute()}",
             "a folder that has none of these",
             "name another folder, or move them away",
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    for part in PARTS:  # programs of slurm/ are run where gpufeed is installed
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    (folder / "Snakefile").write_text(SNAKEFILE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in PARTS:  # the programs in slurm/ run where gpufeed is installed
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+        (folder / "Snakefile").write_text(SNAKEFILE)
+    except OSError as error:
+        raise GpufeedError(f"{folder}: {error}", "a folder that you may write to", "name another") from error

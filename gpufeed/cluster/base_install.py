@@ -1,6 +1,6 @@
-"""python -m gpufeed.cluster.base_install CONSTRAINTS: what `make demo` installs without a GPU, and how much that is.
+"""python -m gpufeed.cluster.base_install CONSTRAINTS: install what the demo needs without a GPU.
 
-It is run by the Python of the environment, beside uv. Standard library only: nothing is installed yet.
+The Python of the environment runs it, beside uv. Standard library only: nothing is installed yet.
 """
 
 import os

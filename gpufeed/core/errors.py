@@ -39,10 +39,8 @@ def import_or_skip(user: str, module: str, package: str, remedy: str | None = No
     try:
         return import_module(module)
     except (ImportError, OSError) as error:  # OSError: a shared library of the package does not load
-        to_do = remedy or install(module)
-        raise Skip(
-            f"{user} needs the package {package}, which this node lacks ({error}): {to_do}."
-        ) from error
+        lacks = f"{user} needs the package {package}, which this node lacks ({error})"
+        raise Skip(f"{lacks}: {remedy or install(module)}.") from error
 
 
 def unknown(kind: str, name: object, choices, where: str = "the config") -> GpufeedError:

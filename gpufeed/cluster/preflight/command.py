@@ -20,7 +20,7 @@ DRY_RUN = ("-n", "--dry-run", "--dryrun")  # it is one
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(
-        prog="python -m gpufeed.preflight",
+        prog="gpufeed preflight",
         description="Prints the sbatch line of every rule, as the executor would make it, and what is wrong "
         "with the lines, the software, scratch and data. It submits nothing.",
         epilog="All else goes to Snakemake: targets, --configfile, --config, profiles. Exit code: 0 if "

@@ -5,7 +5,7 @@ from importlib import import_module
 from types import ModuleType
 
 # imported name -> the extra of pyproject.toml that brings it, where a package is not in the base install
-OF_ALL = ("cv2", "fastai", "kornia", "numba", "onnx", "onnxruntime", "onnxscript", "pytorch_lightning")
+OF_ALL = ("fastai", "kornia", "numba", "onnx", "onnxruntime", "onnxscript", "pytorch_lightning")
 OF_ALL += ("spdl", "timm", "torchao", "wandb", "webdataset")
 EXTRAS = dict.fromkeys(OF_ALL, "all") | {"cupy": "cuda12", "nvidia": "cuda12", "tensorrt_rtx_bindings": "rtx"}
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from functools import partial
 from importlib.metadata import version
 
 import numpy as np
@@ -21,7 +22,17 @@ from gpufeed.__main__ import COMMANDS
 
 IGNORED = shutil.ignore_patterns("__pycache__", "*.so")
 SDIST = "from setuptools import build_meta; build_meta.build_sdist('out')"
-SMALL = "--model simple_cnn --size 32 --batch-size 8 --steps 2 --gpus 0 --cores 2 --loaders"
+FETCH = """
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import KINDS, fetch
+for kind, entries in KINDS.items():
+    for name in entries:
+        try:
+            fetch(kind, name) if entries[name].target else None
+        except Skip as skip:
+            print(f"{kind} {name}: {skip}")
+"""
+SMALL = "--model simple_cnn --size 32 --batch-size 8 --steps 4 --gpus 0 --cores 2 --loaders"
 
 
 def build(folder, code, *arguments):
@@ -89,9 +100,11 @@ def test_what_pip_installs_from_the_source_archive_measures_and_trains_in_an_emp
         ours = {path.relative_to(REPOSITORY) for path in files if path.is_file() and path.suffix != ".pyc"}
         assert {path for path in ours if (shipped / path).is_file()} == ours
 
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    run = partial(subprocess.run, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
     def gpufeed(*words, folder=empty):
-        command = [python.with_name("gpufeed"), *words]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        return run([python.with_name("gpufeed"), *words], cwd=folder)
 
     assert gpufeed("--version").stdout == f"gpufeed {__version__}\n"
     for name in COMMANDS:
@@ -100,7 +113,15 @@ def test_what_pip_installs_from_the_source_archive_measures_and_trains_in_an_emp
         assert helped.stdout.strip(), name
     assert gpufeed("init", "own").returncode == 0
     plan = [python, "-m", "snakemake", "--dry-run", "--quiet", "--configfile", "config/demo.yaml"]
-    subprocess.run(plan, cwd=empty / "own", check=True, capture_output=True)
+    planned = run(plan, cwd=empty / "own")
+    assert planned.returncode == 0, planned.stdout + planned.stderr
+    told = run([python, "-c", FETCH], cwd=empty).stdout.splitlines()
+    assert {line.split(": ")[0] for line in told} >= {
+        "loader fastai",
+        "trainer lightning",
+        "model timm_vit_tiny",
+    }
+    assert all(": pip install " in line.partition(", which this node lacks")[2] for line in told)
 
     generator = np.random.default_rng(0)
     for number in range(50):

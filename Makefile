@@ -13,9 +13,12 @@ PYTEST := $(BIN)/python -m pytest
 # two processes, each with whole files of tests, those that take longest first
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed-cuda$(CUDA)
+BASE := $(VENV)/.installed-base
+# has no CUDA, and the version that the constraints ask for
+CPU_TORCH := $(VENV)/lib/python*/site-packages/torch-*+cpu.dist-info
 CONSTRAINTS := envs/constraints-cuda$(CUDA).txt
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
-       --no-emit-find-links --extra inference --extra tracking --extra peers --extra dev pyproject.toml
+       --no-emit-find-links --extra all --extra dev pyproject.toml
 
 # a node without a network installs what make bundle packed
 BUNDLE ?= bundle-cuda$(CUDA)
@@ -42,14 +45,24 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(MAKE_VENV)
-	$(BIN)/uv pip install --quiet $(UV_OFFLINE) $(FROM_FOLDER) --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),inference,tracking,peers,dev]'
-	@rm -f $(VENV)/.installed-cuda* && touch $@
+	$(if $(wildcard $(CPU_TORCH)),$(BIN)/uv pip uninstall --quiet --python $(BIN)/python torch torchvision)
+	$(BIN)/uv pip install --quiet $(UV_OFFLINE) $(FROM_FOLDER) --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),all,dev]'
+	@rm -f $(VENV)/.installed-* && touch $@
+
+# what the demo needs without a GPU
+$(BASE): pyproject.toml $(CONSTRAINTS)
+	$(MAKE_VENV)
+	@$(BIN)/python -m gpufeed.cluster.base_install $(CONSTRAINTS)
+	@touch $@
 
 # needs headers of the system: docs/reference/ffcv.md
 ffcv: setup
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps ffcv==1.0.2
 
-demo: setup
+# asked for the demo alone: a GPU, a bundle or an earlier make setup has it install all
+DEMO_NEEDS = $(if $(OFFLINE)$(wildcard $(VENV)/.installed-cuda*)$(shell nvidia-smi -L 2>/dev/null),setup,$(BASE))
+.SECONDEXPANSION:
+demo: $$(DEMO_NEEDS)
 	$(BIN)/snakemake --configfile config/demo.yaml
 	@echo "The report is ready: $(CURDIR)/results/demo/report.html"
 
@@ -78,7 +91,7 @@ lock: | $(BIN)/uv
 	{ echo '# Written by make lock: every package of the CUDA 12 stack, for --sdm conda.'; \
 	  printf 'name: gpufeed\nchannels: [conda-forge]\ndependencies:\n  - python=3.12\n  - ffmpeg=7\n  - pip\n  - pip:\n'; \
 	  $(BIN)/uv pip compile -q --python-version 3.12 --python-platform x86_64-manylinux_2_28 --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links --constraint envs/constraints-cuda12.txt --extra cuda12 --extra inference --extra tracking --extra peers pyproject.toml \
+	    --no-emit-index-url --no-emit-find-links --constraint envs/constraints-cuda12.txt --extra cuda12 --extra all pyproject.toml \
 	    | sed 's/^/      - /'; } > envs/gpufeed.yaml
 
 bundle: | $(BIN)/uv

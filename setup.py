@@ -1,4 +1,4 @@
-"""Adds config/ and the commit to a wheel, and the gpufeed.native extension where it can be compiled.
+"""Adds the workflow and the commit to a wheel, and the gpufeed.native extension where it can be compiled.
 
 It can be with `pip install --no-build-isolation .` in an environment that has torch, setuptools and ninja.
 pip's isolated build has no torch: the wheel is then pure Python, and the extension compiled when first used.
@@ -22,21 +22,26 @@ if int(__version__.partition(".")[0]) < NEEDED:
     )
 
 HERE = Path(__file__).parent
+# what a run reads of the repository, in a wheel as gpufeed/repository
+PARTS = ("config", "envs", "profiles", "rules", "slurm", "workflow")
 WITHOUT = "gpufeed is installed without its gpufeed.native extension, which is compiled at its first use: {}."
 
 
 class BuildWithExtension(build_py):
-    """build_py, config/ as gpufeed/conf, the commit if it is known, and the compiled extension.
+    """build_py, the workflow, the commit if it is known, and the compiled extension.
 
-    An editable install reads config/ itself, and compiles nothing.
+    An editable install reads the repository itself, and compiles nothing.
     """
 
     def run(self):
         super().run()
         if self.editable_mode:
             return
-        conf = Path(self.build_lib) / "gpufeed/conf"
-        shutil.copytree(HERE / "config", conf, ignore=shutil.ignore_patterns("*.md"), dirs_exist_ok=True)
+        repository = Path(self.build_lib) / "gpufeed/repository"
+        for part in PARTS:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(HERE / part, repository / part, ignore=ignored, dirs_exist_ok=True)
+        shutil.copy(HERE / "Snakefile", repository)
         sys.path.insert(0, str(HERE))
         from gpufeed.system.commit import checkout, write
 

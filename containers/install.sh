@@ -41,7 +41,7 @@ install_python() {
     # compiled: an image is read-only, and each job would compile all that it imports
     "$PREFIX/venv/bin/uv" pip install --no-cache --compile-bytecode --python "$PREFIX/venv/bin/python" \
         --constraint "$SOURCES/envs/constraints-cuda$CUDA.txt" --requirement "$SOURCES/pyproject.toml" \
-        --extra "cuda$CUDA" --extra inference --extra tracking --extra peers "$@"
+        --extra "cuda$CUDA" --extra all "$@"
 }
 
 install_extension() {

@@ -8,6 +8,7 @@ from gpufeed import __version__
 from gpufeed.core.errors import unknown
 
 COMMANDS = {  # name -> (module with a `main`, what it does)
+    "init": ("gpufeed.cli.init_folder", "write config and profiles of your own into a folder, to run in it"),
     "run": ("gpufeed.cli.run_workflow", "measure every loader on your images, with your model"),
     "train": ("gpufeed.train", "train one model by hand; without arguments list the choices"),
     "predict": ("gpufeed.predict", "ask a kept model about image files"),

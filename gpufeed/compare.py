@@ -14,7 +14,7 @@ NOTHING, REGRESSED, REFUSED = 0, 1, 2  # exit codes: no regression, one is shown
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     found = argparse.ArgumentParser(
-        prog="python -m gpufeed.compare",
+        prog="gpufeed compare",
         description="Compares the images/s of two runs, cell by cell, regressions first: A is the new one, B "
         "the baseline. Cells that differ in GPU model, power limit, SM clock or data are refused.",
         epilog="Exit code: 0 if no cell is shown to be slower, 1 if one is, or failed where it had not, 2 if "

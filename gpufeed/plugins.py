@@ -23,7 +23,7 @@ from PIL import Image
 from torch import nn
 
 from gpufeed.core.config_sources import EVALUATION
-from gpufeed.core.errors import GpufeedError, first_line
+from gpufeed.core.errors import GpufeedError, first_line, install
 from gpufeed.core.references import nearest, resolve, split
 from gpufeed.core.registry import AUGMENTS, FILES
 
@@ -395,7 +395,7 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     except GpufeedError as error:
         return {"error": [error.found, error.expected, error.remedy]}
     except ModuleNotFoundError as error:
-        remedy = "install it where the workflow runs, or correct the import"
+        remedy = f"{install(error.name)} where the workflow runs, or correct the import"
         return {"error": [f"{asked['name']}: {error}", f"the package {error.name}", remedy]}
     except BaseException as error:  # SystemExit of a script without a main guard, too
         found = f"{asked['name']}, which raises {type(error).__name__}: {first_line(error)}"

@@ -19,9 +19,9 @@ ALL, SOME, NONE = 0, 1, 2  # exit codes: every file has a prediction, some have 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     found = argparse.ArgumentParser(
-        prog="python -m gpufeed.predict",
+        prog="gpufeed predict",
         description="The most probable classes of image files, by a model that rule train_model or "
-        "python -m gpufeed.train has kept. Images are decoded by Pillow and stretched to the size that "
+        "gpufeed train has kept. Images are decoded by Pillow and stretched to the size that "
         "the model was trained on.",
         epilog="Exit code: 0 if every file has a prediction, 1 if some have none (each has a row with the "
         "reason), 2 if the command or the model cannot be used.",

@@ -10,9 +10,9 @@ from gpufeed.core.compose import Composed
 from gpufeed.system.cores import on_cores
 
 USAGE = """Finds the fastest workers, prefetch_factor, pin_memory, persistent_workers and decoder of a loader:
-  python -m gpufeed.tune data=synthetic model=resnet18
-  python -m gpufeed.tune data=tiny_imagenet loader=webdataset model=vit_tiny batch_size=256
-It takes the keys of python -m gpufeed.train (--help lists them); docs/reference/tuning.md explains it."""
+  gpufeed tune data=synthetic model=resnet18
+  gpufeed tune data=tiny_imagenet loader=webdataset model=vit_tiny batch_size=256
+It takes the keys of gpufeed train (--help lists them); docs/reference/tuning.md explains it."""
 # values of keys that the command line does not set
 DEFAULTS = {"loader": "dataloader_workers", "trainer": "plain", "workers": "auto", "hydra.job.name": "tune"}
 
@@ -20,7 +20,7 @@ DEFAULTS = {"loader": "dataloader_workers", "trainer": "plain", "workers": "auto
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code. arguments: None for those of sys.argv."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given:
+    if not given or {"-h", "--help"} & {*given}:  # Hydra would describe a training
         print(USAGE)
         return train.DONE
     said = {text.lstrip("+").partition("=")[0] for text in given}

@@ -21,7 +21,7 @@ from gpufeed.benchmarks.result_envelope import node_document
 from gpufeed.core.errors import GpufeedError, Skip, one_line
 from gpufeed.core.plan_decoding import STRIP_SETS, Images, Point, core_counts, points
 from gpufeed.core.record import DECODING, DECODING_VERSION
-from gpufeed.core.registry import load
+from gpufeed.core.registry import lacking, load
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.parallel import Bulk, Files, open_bulk, torch_threads
 from gpufeed.stores.strips_reader import StripReader
@@ -234,7 +234,7 @@ def how(decoder: str, device: torch.device) -> str:
     try:
         parallel = load("decoder", decoder).parallel
     except ModuleNotFoundError as error:
-        raise Skip(f"Decoder {decoder} needs the package {error.name}, which this node lacks.") from error
+        raise lacking("decoder", decoder, error) from error
     if parallel == "device" and device.type != "cuda":
         raise Skip(f"Decoder {decoder} decodes on a CUDA GPU, and this sweep's device is {device.type}.")
     return parallel

@@ -12,12 +12,12 @@ import yaml
 
 from gpufeed.cli import run_config, run_process, run_results
 from gpufeed.cli.run_process import INTERRUPTED
+from gpufeed.core.config import ROOT
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
-from gpufeed.core.folders import check_checkout
 
 DONE, FAILED, REFUSED = 0, 1, 2  # exit codes, beside that of an interrupt
-SNAKEFILE = Path(__file__).resolve().parents[2] / "Snakefile"
+SNAKEFILE = ROOT / "Snakefile"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,7 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     asked = parser().parse_args(arguments)
     try:
-        check_checkout(SNAKEFILE)
         config = run_config.shipped_config()
         changes = run_config.config_of(asked, config["sources"])
         plan, results, advice = run_config.plan_of(config, changes)

@@ -30,9 +30,11 @@ from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, STORES, is_made
 from gpufeed.core.run_part import check_part
 
 PACKAGE = Path(__file__).resolve().parents[1]
-ROOT = PACKAGE.parent
-CONFIG = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else ROOT / "config"  # conf: the copy in a wheel
-HYPER = CONFIG / "hydra"
+# the repository, or its copy in a wheel
+ROOT = PACKAGE / "repository" if (PACKAGE / "repository").is_dir() else PACKAGE.parent
+CONFIG = ROOT / "config"
+OWN = Path("config/hydra")  # of a folder of runs, as gpufeed init writes it
+HYPER = OWN.absolute() if (OWN / "train.yaml").is_file() else CONFIG / "hydra"
 GROUPS = ("model", "trainer", "augment", "recipe")
 # Rules, whose names no experiment may have: both are targets of Snakemake.
 RULES = (
@@ -250,7 +252,7 @@ def read_hyper(group: str, name: str) -> dict:
     if is_reference(name):
         return {}
     path = HYPER / group / f"{name}.yaml"
-    place = str(path.relative_to(ROOT))
+    place = f"config/hydra/{group}/{name}.yaml"
     try:
         values = read_yaml(path.read_text(), place)
     except OSError as error:

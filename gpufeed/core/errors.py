@@ -4,6 +4,11 @@ from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 
+# imported name -> the extra of pyproject.toml that brings it, where a package is not in the base install
+OF_ALL = ("fastai", "kornia", "numba", "onnx", "onnxruntime", "onnxscript", "pytorch_lightning")
+OF_ALL += ("spdl", "timm", "torchao", "wandb", "webdataset")
+EXTRAS = dict.fromkeys(OF_ALL, "all") | {"cupy": "cuda12", "nvidia": "cuda12", "tensorrt_rtx_bindings": "rtx"}
+
 
 class GpufeedError(Exception):
     """Wrong input or a broken environment, reported as found / expected / what to do."""
@@ -20,16 +25,22 @@ class Skip(Exception):
     """This node lacks something (a GPU, a package); the record keeps the sentence."""
 
 
+def install(module: str) -> str:
+    """Return what to type for a package that is missing, by the name that is imported."""
+    name = module.split(".")[0]
+    return f"pip install 'gpufeed[{EXTRAS[name]}]'" if name in EXTRAS else f"pip install {name}"
+
+
 def import_or_skip(user: str, module: str, package: str, remedy: str | None = None) -> ModuleType:
     """Import a module of a package; raise Skip with a sentence if that fails on this node.
 
-    user: what needs it, such as "Loader ffcv". remedy: how to install it, if not by the package's name.
+    user: what needs it, such as "Loader ffcv". remedy: how to install it, if `install` cannot know.
     """
     try:
         return import_module(module)
     except (ImportError, OSError) as error:  # OSError: a shared library does not load
-        to_do = f": {remedy}" if remedy else ""
-        raise Skip(f"{user} needs the package {package}, which this node lacks ({error}){to_do}.") from error
+        lacks = f"{user} needs the package {package}, which this node lacks ({error})"
+        raise Skip(f"{lacks}: {remedy or install(module)}.") from error
 
 
 def unknown(kind: str, name: object, choices, where: str = "the config") -> GpufeedError:

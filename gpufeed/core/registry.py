@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.errors import Skip, require_known
+from gpufeed.core.errors import Skip, install, require_known
 from gpufeed.core.references import declared_entry, is_reference, resolve
 
 
@@ -383,7 +383,8 @@ def lacking(kind: str, name: str, error: ModuleNotFoundError) -> Exception:
     """Return the Skip for a missing package; the error itself if the module is one of gpufeed's."""
     if (error.name or "gpufeed").split(".")[0] == "gpufeed":
         return error
-    return Skip(f"{kind.capitalize()} {name} needs the package {error.name}, which this node lacks.")
+    missing = f"{kind.capitalize()} {name} needs the package {error.name}, which this node lacks"
+    return Skip(f"{missing}: {install(error.name)}.")
 
 
 def is_made(source: Mapping[str, Any]) -> bool:

@@ -52,7 +52,6 @@ def epoch_order(
 
 # A worker that returns nothing for so long counts as stuck (mostly a dead network mount).
 STUCK_S = 300
-PEERS = "pip install 'gpufeed[peers]'"  # installs the packages of other projects
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from gpufeed.core.errors import GpufeedError, Skip, import_or_skip
 from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.encoded_file import JPEG_END, JPEG_START, read_file
 from gpufeed.decoders.pillow import resized
-from gpufeed.loaders.base import PEERS, LoadRequest, empty_batch
+from gpufeed.loaders.base import LoadRequest, empty_batch
 from gpufeed.loaders.samples import Samples
 
 NAME = "spdl"
@@ -73,7 +73,7 @@ class Ffmpeg:
     def __init__(self):
         """Raise Skip if this node lacks SPDL, or the libraries of FFmpeg that it loads."""
         for module, package in (("spdl.pipeline", "spdl-core"), ("spdl.io", "spdl-io")):
-            import_or_skip("Loader spdl", module, package, PEERS)
+            import_or_skip("Loader spdl", module, package)
         import spdl.io
 
         self.io = spdl.io

@@ -20,7 +20,6 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from gpufeed.core.errors import GpufeedError, import_or_skip
 from gpufeed.loaders.base import (
-    PEERS,
     Batch,
     LoadRequest,
     OrderedLoader,
@@ -55,7 +54,7 @@ class WebDatasetLoader(OrderedLoader):
         self.host: ShardBatches | None = None
 
     def open(self) -> None:
-        import_or_skip("Loader webdataset", "webdataset", "webdataset", PEERS)
+        import_or_skip("Loader webdataset", "webdataset", "webdataset")
         r = self.request
         opened = open_shards(r.shards, r.manifest)
         # absolute, since webdataset takes a part before a colon for the scheme of a URL

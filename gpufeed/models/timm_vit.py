@@ -1,6 +1,6 @@
 """timm's vision transformers, to compare ours with. Source: R. Wightman, PyTorch Image Models.
 
-Importing this module imports timm, which the extra `peers` installs: a node without it skips the cell.
+Importing this module imports timm, which the extra `all` installs: a node without it skips the cell.
 """
 
 import timm

@@ -40,7 +40,7 @@ class Run:
     ):
         self.process, self.patience_s = None, patience_s
         if find_spec("wandb") is None:
-            self.warn("this node lacks the package wandb (pip install 'gpufeed[tracking]')")
+            self.warn("this node lacks the package wandb (pip install 'gpufeed[all]')")
             return
         run = {"project": project, "name": name, "group": group, "job_type": job_type, "config": dict(config)}
         try:

@@ -12,7 +12,7 @@ from gpufeed.core.file_writes import write_whole
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     found = argparse.ArgumentParser(
-        prog="python -m gpufeed.watch",
+        prog="gpufeed report",
         description="Writes a page about one or several trainings that gpufeed.watch watched: how far each "
         "is from its limit. It opens without a network.",
     )

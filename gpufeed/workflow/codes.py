@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.cells import Cell
+from gpufeed.core.config import PACKAGE, ROOT
 from gpufeed.core.plan_decoding import STRIP_SETS
 from gpufeed.core.references import code_of, is_reference
 from gpufeed.core.registry import DECODERS, LOADERS, modules_of
@@ -70,5 +71,5 @@ class Codes:
 
 
 def script_file(script: str) -> str:
-    """Return the file of a script, which has the name of its rule."""
-    return f"workflow/scripts/{script}.py"
+    """Return the file of a script, which has the name of its rule; relative to the package's folder."""
+    return str((ROOT / f"workflow/scripts/{script}.py").relative_to(PACKAGE.parent))

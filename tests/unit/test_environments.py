@@ -1,26 +1,18 @@
 """Every package and version that envs/ names can still be had, together, from the package index."""
 
-import subprocess
-
 import pytest
 import yaml
 from data_fixtures import REPOSITORY
-from uv_fixtures import pinned_uv
+from uv_fixtures import run_uv
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PLAIN = ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
-EXTRAS = ["--extra", "inference", "--extra", "tracking", "--extra", "peers"]
+EXTRAS = ["--extra", "all"]
 
 
 def resolved(*options: object, text: str | None = None) -> set[str]:
     """The lines to which uv resolves requirements; nothing is installed, and no earlier answer is kept."""
-    uv = pinned_uv()
-    command = [uv, "pip", "compile", "--quiet", "--refresh", *PLAIN, *map(str, options)]
-    done = subprocess.run(command, input=text, cwd=REPOSITORY, capture_output=True, text=True)
-    if done.returncode and any(said in done.stderr for said in ("error sending request", "Failed to fetch")):
-        pytest.skip(f"the package index cannot be reached: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.splitlines())
+    return set(run_uv("compile", "--refresh", *PLAIN, *options, text=text).splitlines())
 
 
 @pytest.mark.parametrize("cuda", ["12", "13"])

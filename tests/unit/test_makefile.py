@@ -1,5 +1,6 @@
 """What make says before it installs anything, where Python or the CUDA stack cannot be meant."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ def make(tmp_path):
 
     def make(*arguments: str) -> subprocess.CompletedProcess:
         command = ["make", "-f", str(REPOSITORY / "Makefile"), *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
 
     return make
 
@@ -65,3 +67,38 @@ def test_both_stacks_are_installed_by_their_constraints(make, cuda):
     done = make("-n", "setup", f"CUDA={cuda}")
     assert done.returncode == 0
     assert f"--constraint envs/constraints-cuda{cuda}.txt" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("gpu", "before", "words", "installs"),
+    [
+        (False, [], [], "gpufeed.cluster.base_install envs/constraints-cuda12.txt"),
+        (False, [], ["CUDA=13"], "gpufeed.cluster.base_install envs/constraints-cuda13.txt"),
+        (False, [], ["OFFLINE=bundle"], "--no-index --find-links bundle/wheels"),
+        (True, [], [], ".[cuda12,all,dev]"),
+        (False, [".installed-base"], [], None),
+        (False, [".installed-cuda12"], [], None),
+        (True, [".installed-base", ".installed-cuda12"], [], None),
+        (True, [".installed-base"], [], ".[cuda12,all,dev]"),
+    ],
+)
+def test_the_demo_installs_what_its_machine_needs_once(make, tmp_path, gpu, before, words, installs):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{'echo GPU 0' if gpu else 'exit 9'}\n")
+    (tmp_path / "bin/nvidia-smi").chmod(0o755)
+    (tmp_path / ".venv").mkdir()
+    for name in before:
+        (tmp_path / ".venv" / name).touch()
+    done = make("-n", "demo", *words)
+    assert done.returncode == 0
+    installing = [line for line in done.stdout.splitlines() if "base_install" in line or "--editable" in line]
+    assert len(installing) == (installs is not None)
+    assert all(installs in line for line in installing)
+
+
+def test_torch_without_cuda_gives_way_to_that_of_a_stack(make, tmp_path):
+    (tmp_path / ".venv/lib/python3.12/site-packages/torch-2.10.0+cpu.dist-info").mkdir(parents=True)
+    done = make("-n", "setup")
+    assert done.returncode == 0
+    assert "pip uninstall" in done.stdout
+    assert "pip uninstall" not in make("-n", "setup", "VENV=other").stdout

@@ -1,19 +1,38 @@
-"""What pip installs trains by itself: from the archive of sources to a model, far from the checkout."""
+"""What pip installs is whole: from the source archive to a run in a bare Python, far from the checkout."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
+from functools import partial
+from importlib.metadata import version
 
+import numpy as np
 import pytest
 from compose_fixtures import TINY, train_in
 from data_fixtures import REPOSITORY
-from wheel_fixtures import WHEEL, copy_sources
+from PIL import Image
+from uv_fixtures import pinned_uv, run_uv
+from wheel_fixtures import PARTS, WHEEL, copy_sources
+
+from gpufeed import __version__
+from gpufeed.__main__ import COMMANDS
 
 IGNORED = shutil.ignore_patterns("__pycache__", "*.so")
 SDIST = "from setuptools import build_meta; build_meta.build_sdist('out')"
+FETCH = """
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import KINDS, fetch
+for kind, entries in KINDS.items():
+    for name in entries:
+        try:
+            fetch(kind, name) if entries[name].target else None
+        except Skip as skip:
+            print(f"{kind} {name}: {skip}")
+"""
+SMALL = "--model simple_cnn --size 32 --batch-size 8 --steps 4 --gpus 0 --cores 2 --loaders"
 
 
 def build(folder, code, *arguments):
@@ -25,29 +44,25 @@ def build(folder, code, *arguments):
     return made
 
 
-def scratch_environment(folder):
-    """A Python environment in a folder, with the packages of this one but without its gpufeed."""
-    command = [sys.executable, "-m", "venv", "--without-pip", folder]
-    subprocess.run(command, check=True)
+def bare_environment(folder, wheel):
+    """A Python environment with a wheel and its base install, in the versions that are tested here."""
+    found = f"torch=={version('torch').partition('+')[0]}"
+    (constraints,) = (
+        path for path in REPOSITORY.glob("envs/constraints-*") if found in path.read_text().splitlines()
+    )
+    subprocess.run([pinned_uv(), "venv", "--quiet", "--python", sys.executable, folder], check=True)
+    python = folder / "bin/python"
+    run_uv("install", "--python", python, "--constraint", constraints, wheel)
     (site,) = folder.glob("lib/python*/site-packages")
-    (site / "packages.pth").write_text(
-        sysconfig.get_path("purelib") + "\n"
-    )  # whose own .pth files do not count
-    return folder / "bin/python", site
+    return python, site
 
 
 @pytest.mark.parametrize(
     ("module", "arguments"),
-    [
-        ("preflight", ["--site", "pace-ice"]),
-        ("cluster.bundle", ["folder", "--cuda", "13"]),
-        ("cluster.bundle.contents", ["folder", "13"]),
-        ("__main__", ["run", "folder"]),
-    ],
+    [("cluster.bundle", ["folder", "--cuda", "13"]), ("cluster.bundle.contents", ["folder", "13"])],
 )
 def test_what_needs_the_repository_says_so_where_pip_installed_the_package_alone(tmp_path, module, arguments):
     shutil.copytree(REPOSITORY / "gpufeed", tmp_path / "site/gpufeed", ignore=IGNORED)
-    shutil.copytree(REPOSITORY / "config", tmp_path / "site/gpufeed/conf")
     done = subprocess.run(
         [sys.executable, "-P", "-m", f"gpufeed.{module}", *arguments],
         cwd=tmp_path,
@@ -64,8 +79,9 @@ def test_what_needs_the_repository_says_so_where_pip_installed_the_package_alone
 
 
 @pytest.mark.slow
-def test_what_pip_installs_from_the_source_archive_trains_in_an_empty_folder(tmp_path):
-    sources, empty = (tmp_path / name for name in ("sources", "empty"))
+@pytest.mark.timeout(600)
+def test_what_pip_installs_from_the_source_archive_measures_and_trains_in_an_empty_folder(tmp_path):
+    sources, empty, images = (tmp_path / name for name in ("sources", "empty", "images"))
     sources.mkdir()
     empty.mkdir()
     copy_sources(sources)
@@ -74,16 +90,59 @@ def test_what_pip_installs_from_the_source_archive_trains_in_an_empty_folder(tmp
     (unpacked,) = (tmp_path / "sdist").iterdir()
     wheel = build(unpacked, WHEEL, "isolated")  # without torch, and so without the library
     assert wheel.name.endswith("-none-any.whl")
-    python, site = scratch_environment(tmp_path / "scratch")
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*pip, wheel], check=True)
+    python, site = bare_environment(tmp_path / "bare", wheel)
     assert (site / "gpufeed/native/csrc/cuda/bias_gelu.cu").is_file()
+    assert (site / "gpufeed/py.typed").is_file()
     assert not list(site.glob("gpufeed/native/*.so"))
-    ours = {path.relative_to(REPOSITORY / "config") for path in (REPOSITORY / "config").rglob("*.yaml")}
-    assert {path.relative_to(site / "gpufeed/conf") for path in site.rglob("conf/**/*.yaml")} == ours
+    shipped = site / "gpufeed/repository"
+    for part in (*PARTS, "Snakefile"):
+        files = [REPOSITORY / part, *(REPOSITORY / part).rglob("*")]
+        ours = {path.relative_to(REPOSITORY) for path in files if path.is_file() and path.suffix != ".pyc"}
+        assert {path for path in ours if (shipped / path).is_file()} == ours
+
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    run = partial(subprocess.run, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    def gpufeed(*words, folder=empty):
+        return run([python.with_name("gpufeed"), *words], cwd=folder)
+
+    assert gpufeed("--version").stdout == f"gpufeed {__version__}\n"
+    for name in COMMANDS:
+        helped = gpufeed(name, "--help")
+        assert (helped.returncode, helped.stderr) == (0, ""), name
+        assert helped.stdout.strip(), name
+    assert gpufeed("init", "own").returncode == 0
+    plan = [python, "-m", "snakemake", "--dry-run", "--quiet", "--configfile", "config/demo.yaml"]
+    planned = run(plan, cwd=empty / "own")
+    assert planned.returncode == 0, planned.stdout + planned.stderr
+    told = run([python, "-c", FETCH], cwd=empty).stdout.splitlines()
+    assert {line.split(": ")[0] for line in told} >= {
+        "loader fastai",
+        "trainer lightning",
+        "model timm_vit_tiny",
+    }
+    assert all(": pip install " in line.partition(", which this node lacks")[2] for line in told)
+
+    generator = np.random.default_rng(0)
+    for number in range(50):
+        path = images / f"class{number % 2}/{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (48, 40, 3), np.uint8)).save(path)
+    loaders = ("dataloader_sync", "fastai")  # one that is not in the base install
+    ran = gpufeed("run", str(images), *SMALL.split(), *loaders, folder=empty / "own")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    records = (json.loads(path.read_text()) for path in empty.glob("own/results/run/records/**/*.json"))
+    status = {record["cell"]["loader"]: (record["status"], record["sentence"]) for record in records}
+    assert status.pop("fastai") == (
+        "skipped",
+        "Loader fastai needs the package fastai, which this node lacks: pip install 'gpufeed[all]'.",
+    )
+    assert status == dict.fromkeys(["dataloader_sync", "replay"], ("done", None))
+    assert (empty / "own/results/run/report.html").is_file()
+
     done = train_in(empty, *TINY, "trainer=plain", "hydra.run.dir=run", python=python)
     assert done.returncode == 0, done.stderr
     assert (empty / "run/model.pt").exists()
     wrong = train_in(empty, "trainer.learning_rate=-1", python=python)
     assert wrong.returncode == 2
-    assert "gpufeed/conf" not in wrong.stderr  # the command line is to blame, and no file
+    assert "site-packages" not in wrong.stderr  # the command line is to blame, and no file

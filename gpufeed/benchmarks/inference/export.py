@@ -33,7 +33,7 @@ from gpufeed.benchmarks.inference.exported_files import (
 )
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.cells import Cell
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError, Skip, install
 from gpufeed.training.cell_training import with_status
 from gpufeed.training.runtime_context import RuntimeContext
 
@@ -82,7 +82,7 @@ def write_program(saved: SavedModel, path: Path) -> dict[str, Any]:
 def write_onnx(saved: SavedModel, path: Path) -> dict[str, Any]:
     """Export, save, check with onnx, and compare with the model by ONNX Runtime; return fields of the row.
 
-    Raises Skip without the packages of the extra `inference`.
+    Raises Skip without the packages of the extra `all`.
     """
     onnx, onnxruntime = packages("onnx", "onnxruntime", "onnxscript")[:2]
     model = saved.build(torch.device("cpu"))
@@ -227,14 +227,14 @@ def compared(found: torch.Tensor, wanted: torch.Tensor, path: Path, tolerance: f
 
 
 def packages(*names: str) -> list[Any]:
-    """Return modules of the extra `inference`; raise Skip for the first one that is not installed."""
+    """Return modules of the extra `all`; raise Skip for the first one that is not installed."""
     from importlib import import_module
 
     try:
         return [import_module(name) for name in names]
     except ModuleNotFoundError as error:
         raise Skip(
-            f"The package {error.name} is not installed here: pip install 'gpufeed[inference]' brings it."
+            f"The package {error.name} is not installed here: {install(error.name)} brings it."
         ) from error
 
 

@@ -21,7 +21,7 @@ from gpufeed.benchmarks.kernels.kernel_clock import (
     device_ceilings,
 )
 from gpufeed.benchmarks.result_envelope import node_document
-from gpufeed.core.errors import Skip, one_line
+from gpufeed.core.errors import Skip, install, one_line
 from gpufeed.core.plan_kernels import ACTIVATION, AUGMENT
 from gpufeed.core.record import KERNELS, KERNELS_VERSION
 from gpufeed.system.host_memory import keep_freed_blocks
@@ -94,7 +94,8 @@ def measured(task: Task, clock: Clock, yardsticks: Yardsticks) -> dict | None:
     except Skip as skip:
         return {"status": "skipped", "sentence": str(skip), **empty}
     except ModuleNotFoundError as error:
-        return {"status": "skipped", "sentence": f"The package {error.name} is not installed here.", **empty}
+        sentence = f"The package {error.name} is not installed here: {install(error.name)}."
+        return {"status": "skipped", "sentence": sentence, **empty}
     except Exception as error:
         log.exception("a row failed")
         return {"status": "failed", "sentence": one_line(error), **empty}

@@ -26,7 +26,7 @@ from gpufeed.core.references import files_of
 from gpufeed.core.registry import DERIVED
 from gpufeed.datasets.download import SourceFile, fetch
 
-EXTRAS = ("inference", "tracking", "peers", "dev")
+EXTRAS = ("all", "dev")
 WHEELS_AT_ONCE = 8  # packages in a call of pip; a killed run loses at most these
 NVCC = "cuda-toolkit[nvcc,crt,nvvm,cccl]"  # compiles the extension; CUDA 12 has no such package
 

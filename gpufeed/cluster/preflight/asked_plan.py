@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpufeed.core.config import ROOT
 from gpufeed.core.errors import GpufeedError
 
-SCRIPT = Path(__file__).resolve().parents[3] / "slurm/lines.py"
+SCRIPT = ROOT / "slurm/lines.py"
 GPUS_IN_GRES = re.compile(r"gpu(?::([\w.]*[A-Za-z][\w.]*))?(?::(\d+))?")  # gpu, gpu:2, gpu:H200, gpu:H200:2
 
 

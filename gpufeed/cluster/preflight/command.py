@@ -10,9 +10,8 @@ from gpufeed.cluster.preflight import asked, sbatch_answers, software_checks, st
 from gpufeed.cluster.preflight.asked_plan import Plan, plan_of
 from gpufeed.cluster.preflight.finding import Finding, joined
 from gpufeed.cluster.preflight.login_node import Node, look
-from gpufeed.cluster.preflight.site import PROFILES, Site, read_site, sites
+from gpufeed.cluster.preflight.site import Site, read_site, sites
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.folders import check_checkout
 
 FINE, FOUND, NO_PLAN = 0, 1, 2
 DRY_RUN = ("-n", "--dry-run", "--dryrun")  # redundant: preflight starts nothing
@@ -21,7 +20,7 @@ DRY_RUN = ("-n", "--dry-run", "--dryrun")  # redundant: preflight starts nothing
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     found = argparse.ArgumentParser(
-        prog="python -m gpufeed.preflight",
+        prog="gpufeed preflight",
         description="Prints the sbatch line of every rule, as the executor would make it, and what is wrong "
         "with the lines, the software, scratch and data. It submits nothing.",
         epilog="All other arguments go to Snakemake: targets, --configfile, --config, profiles. Exit code: 0 "
@@ -80,7 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     options, rest = parser().parse_known_args(arguments)
     try:
-        check_checkout(PROFILES)
         site = read_site(options.site)
         in_checkout(Path.cwd(), rest)
         plan = plan_of(snakemake_arguments(options.site, rest), Path.cwd())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpufeed.cluster.preflight.site import ROOT
+from gpufeed.core.config import ROOT
 
 ASK_TORCH = "import torch; print(torch.version.cuda or '-', torch._C._cuda_getArchFlags() or '')"
 NV = ("APPTAINER_NV", "SINGULARITY_NV")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import yaml
 
+from gpufeed.core.config import ROOT
 from gpufeed.core.config_schema import explain, first_error, read_yaml
 from gpufeed.core.errors import GpufeedError, unknown
 
-ROOT = Path(__file__).resolve().parents[3]
 PROFILES = ROOT / "slurm"
 
 

@@ -13,7 +13,8 @@ import yaml
 from gpufeed.cluster.preflight.asked_plan import Plan, words_of
 from gpufeed.cluster.preflight.finding import Finding
 from gpufeed.cluster.preflight.login_node import Node
-from gpufeed.cluster.preflight.site import ROOT, Site
+from gpufeed.cluster.preflight.site import Site
+from gpufeed.core.config import ROOT
 from gpufeed.core.config_schema import check_files
 from gpufeed.core.errors import GpufeedError
 

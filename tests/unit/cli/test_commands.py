@@ -1,9 +1,11 @@
 """The command gpufeed: its names, and what it says to others."""
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -11,6 +13,7 @@ from data_fixtures import REPOSITORY
 
 from gpufeed import __version__
 from gpufeed.__main__ import COMMANDS, main
+from gpufeed.core.config import HYPER
 
 
 def test_help_lists_every_command_with_a_line_and_imports_no_torch():
@@ -35,3 +38,28 @@ def test_a_wrong_name_is_a_sentence_and_a_right_one_gets_the_rest(capsys, monkey
         main(["run", "images", "--cores", "0"])
     assert ended.value.code == 2
     assert "a whole number of 1 or more" in capsys.readouterr().err
+
+
+def test_init_makes_a_folder_whose_own_hyper_parameters_are_read_and_overwrites_none(capsys, tmp_path):
+    folder = tmp_path / "own"
+    assert main(["init", str(folder)]) == 0
+    capsys.readouterr()
+    assert {path.name for path in folder.iterdir()} == {"Snakefile", "config", "profiles", "slurm"}
+    assert not list(folder.rglob("*.py"))
+    defaults = folder / "config/hydra/trainer/plain.yaml"
+    assert defaults.read_bytes() == (HYPER / "trainer/plain.yaml").read_bytes()
+    defaults.write_text(re.sub("learning_rate: .*", "learning_rate: 0.125", defaults.read_text()))
+    code = (
+        "from gpufeed.core.config import read_hyper; print(read_hyper('trainer', 'plain')['learning_rate'])"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    run = partial(
+        subprocess.run, [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert run(cwd=folder).stdout == "0.125\n"
+    assert run(cwd=tmp_path).stdout not in ("", "0.125\n")
+    assert main(["init", str(folder)]) == 2
+    assert "Snakefile, config, profiles, slurm in" in capsys.readouterr().err
+    assert "learning_rate: 0.125" in defaults.read_text()
+    assert main(["init", str(defaults)]) == 2
+    assert "a folder that you may write to" in capsys.readouterr().err

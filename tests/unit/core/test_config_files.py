@@ -64,7 +64,6 @@ def test_hyper_parameters_are_refused_with_a_key_twice(tmp_path, monkeypatch):
     text = (HYPER / "model/simple_cnn.yaml").read_text()
     (tmp_path / "config/hydra/model/simple_cnn.yaml").write_text(f"{text}\nchannels: [3]\n")
     monkeypatch.setattr("gpufeed.core.config.HYPER", tmp_path / "config/hydra")
-    monkeypatch.setattr("gpufeed.core.config.ROOT", tmp_path)
     with pytest.raises(GpufeedError, match=r"key 'channels' twice in config/hydra/model/simple_cnn\.yaml"):
         read_hyper("model", "simple_cnn")
 

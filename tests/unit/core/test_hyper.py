@@ -145,7 +145,6 @@ def test_the_options_of_a_model_are_its_parameters(name):
     ],
 )
 def test_a_broken_file_of_defaults_is_named(tmp_path, monkeypatch, text, found):
-    monkeypatch.setattr(config_module, "ROOT", tmp_path)
     monkeypatch.setattr(config_module, "HYPER", tmp_path / "config/hydra")
     path = tmp_path / "config/hydra/augment/cpu.yaml"
     path.parent.mkdir(parents=True)
@@ -157,7 +156,6 @@ def test_a_broken_file_of_defaults_is_named(tmp_path, monkeypatch, text, found):
 
 
 def test_learning_rates_that_yaml_reads_as_words_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(config_module, "ROOT", tmp_path)
     monkeypatch.setattr(config_module, "HYPER", tmp_path)
     defaults = (HYPER / "trainer/plain.yaml").read_text()
     (tmp_path / "trainer").mkdir()

@@ -61,7 +61,7 @@ def test_a_wheel_is_built_without_the_library_where_the_compiler_fails(tmp_path)
         names = set(archive.namelist())
         archive.extractall(tmp_path / "site")
     assert checkout(tmp_path / "site") == ("0123abc", False)
-    (tmp_path / "site/gpufeed/conf/config.yaml").write_text("repeats: 1\n")
+    (tmp_path / "site/gpufeed/repository/config/config.yaml").write_text("repeats: 1\n")
     assert checkout(tmp_path / "site") == ("0123abc", True)
     assert "gpufeed/native/csrc/cpu.cpp" in names
     assert not {"gpufeed/native/gpufeed_ops.so", "gpufeed/native/gpufeed_ops.json"} & names

@@ -139,7 +139,7 @@ def test_without_the_package_there_is_one_warning(tmp_path, caplog, monkeypatch)
     monkeypatch.setattr(run_module, "find_spec", lambda name: None)
     track_repeat(replace(record(cell("resident")), epochs=EPOCHS), ONLINE, tmp_path)
     (warning,) = warnings(caplog)
-    assert "gpufeed[tracking]" in warning
+    assert "gpufeed[all]" in warning
     assert not (tmp_path / "wandb").exists()
 
 

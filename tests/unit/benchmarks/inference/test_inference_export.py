@@ -258,7 +258,7 @@ def test_without_the_packages_the_program_is_made_and_the_rest_skipped(toy, tmp_
     listed, int8 = toy()
     assert [row["status"] for row in listed["rows"]] == ["done", "skipped", "skipped"]
     for row in (*listed["rows"][1:], *int8["rows"]):
-        assert "pip install 'gpufeed[inference]'" in row["sentence"]
+        assert "pip install 'gpufeed[all]'" in row["sentence"]
     assert sorted(path.name for path in tmp_path.glob("*ed/*")) == ["model.pt2"]
 
 

@@ -1,0 +1,61 @@
+"""gpufeed init [FOLDER]: a folder to run the workflow in, with config and profiles of its own."""
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpufeed.core.config import ROOT
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import expanded
+
+PARTS = ("config", "profiles", "slurm")
+SNAKEFILE = """# The workflow of the installed gpufeed, with the config/ and profiles/ of this folder.
+
+from gpufeed.core.config import ROOT
+
+workflow.include(f"{ROOT}/Snakefile", overwrite_default_target=True)
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    found = argparse.ArgumentParser(
+        prog="gpufeed init",
+        description="Writes a Snakefile, config/, profiles/ and slurm/ into a folder. What runs there, by "
+        "snakemake or gpufeed run, reads these instead of the ones that gpufeed brings.",
+    )
+    found.add_argument("folder", nargs="?", default=Path(), type=Path, metavar="FOLDER", help="(this one)")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    asked = parser().parse_args(arguments)
+    try:
+        write(folder := expanded(asked.folder))
+    except GpufeedError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"Written: {', '.join(('Snakefile', *PARTS))} in {folder.absolute()}. Now, in that folder:")
+    print("  snakemake --configfile config/demo.yaml   # minutes, without a GPU or a network")
+    print("  gpufeed run ~/images                      # your own images; config/README.md explains each key")
+    return 0
+
+
+def write(folder: Path) -> None:
+    """Write the files; raise GpufeedError where that cannot be, or would overwrite one."""
+    if there := [name for name in ("Snakefile", *PARTS) if (folder / name).exists()]:
+        raise GpufeedError(
+            f"{', '.join(there)} in {folder.absolute()}",
+            "a folder that has none of these",
+            "name another folder, or move them away",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in PARTS:  # the programs in slurm/ run where gpufeed is installed
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+        (folder / "Snakefile").write_text(SNAKEFILE)
+    except OSError as error:
+        raise GpufeedError(f"{folder}: {error}", "a folder that you may write to", "name another") from error

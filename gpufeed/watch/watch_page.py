@@ -17,7 +17,6 @@ from gpufeed.report import style, wording
 SCHEMA = 1
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 AGAIN = "name a watch.json that gpufeed.watch wrote, or watch the training again with this version"
-WIDTH_IN = 6.0  # narrow, so that letters can be read on a phone
 FOLDED = 12  # stretches: a longer table is folded
 LETTERS = 34  # of a name in a figure
 MOST = 400  # stretches of a table, and of a kind in a figure
@@ -174,7 +173,7 @@ def memory(size: int) -> str:
 def utilization(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return the figure of AU with its interval beside the limit, a bar a training."""
     with style.look(), style.mpl.rc_context({"font.size": 11}):
-        figure = style.Figure(figsize=(WIDTH_IN, 0.85 + 0.75 * len(runs)), layout="constrained")
+        figure = style.Figure(figsize=(style.WIDTH_IN, 0.85 + 0.75 * len(runs)), layout="constrained")
         axis = figure.subplots()
         for place, (name, found) in enumerate(runs.items()):
             au = found["au"]
@@ -196,7 +195,7 @@ def utilization(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         "step with the loader. The whisker is its 95 % interval. The dashed line is the limit: a loader that "
         "never lets a step wait."
     )
-    return shown(figure, "utilization", caption)
+    return style.picture(figure, "utilization", caption)
 
 
 def brief(au: Mapping[str, Any]) -> str:
@@ -213,7 +212,7 @@ def rates(found: Mapping[str, Any], unit: str, size: int, prefix: str) -> dict[s
     if not timed:
         return None
     with style.look(), style.mpl.rc_context({"font.size": 11}):
-        figure = style.Figure(figsize=(WIDTH_IN, 3.4), layout="constrained")
+        figure = style.Figure(figsize=(style.WIDTH_IN, 3.4), layout="constrained")
         axis = figure.subplots()
         for kind in dict.fromkeys(one["kind"] for one in timed):
             of_kind = [one for one in timed if one["kind"] == kind]
@@ -230,7 +229,7 @@ def rates(found: Mapping[str, Any], unit: str, size: int, prefix: str) -> dict[s
         f"{unit.capitalize()} a second of each stretch, at the steps in which it was measured; the dashed "
         "lines are the rates of the table. What end to end lacks to compute only is lost to the input."
     )
-    return shown(figure, prefix, caption)
+    return style.picture(figure, prefix, caption)
 
 
 def draw_kind(axis: Axes, kind: str, stretches: Sequence[Mapping[str, Any]], size: int) -> None:
@@ -243,11 +242,3 @@ def draw_kind(axis: Axes, kind: str, stretches: Sequence[Mapping[str, Any]], siz
     axis.hlines(y, begin, end, colors=colour, lw=2.5, zorder=2)
     look = {"color": colour, "marker": marker, "ms": 5, "ls": "none", "zorder": 3}
     axis.plot(middle, y, label=word.replace("$", r"\$"), **look)
-
-
-def shown(figure, prefix: str, caption: str) -> dict[str, str]:
-    """Return a figure without a background, whose black is the ink of the page: it follows a dark mode."""
-    for patch in (figure.patch, *(axis.patch for axis in figure.axes)):
-        patch.set_visible(False)
-    drawn = style.picture(figure, prefix, caption)
-    return {**drawn, "svg": Markup(str(drawn["svg"]).replace("#000000", "currentColor"))}

@@ -138,7 +138,7 @@ def draw_crossover(points: pd.DataFrame) -> Figure:
     Below each size stands how many cores the best GPU decoder is worth there.
     """
     panels = [(rows, found) for rows in decoding_tables.machines(points) if (found := crossover.sizes(rows))]
-    return style.panels(panels, lambda axis, panel: _crossover_panel(axis, *panel), lambda _: 5.6, NOTHING)
+    return style.panels(panels, lambda axis, panel: _crossover_panel(axis, *panel), lambda _: 5.2, NOTHING)
 
 
 def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
@@ -150,6 +150,8 @@ def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
             np.array([getattr(rate, end) for _, rate in series]) * scale for end in ("median", "low", "high")
         )
         axis.errorbar(sides, middle, yerr=[middle - low, high - middle], capsize=3, ms=6, **look)
+        said = [f"{words}, {side:g} pixels: {wording.count(rate.median)} images/s" for side, rate in series]
+        style.hint_points(axis, sides, middle, said)
         names.append((sides[-1], middle[-1], words, look["color"]))
     axis.set(xscale="log", yscale="log", ylabel="million pixels decoded per second")
     sides = [size.side for size in found]
@@ -158,7 +160,7 @@ def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
     style.plain_ticks(axis.yaxis)
     label = "side of the image in pixels"
     if any(size.worth for size in found):
-        label += "; below it, how many CPU cores the best GPU decoder is worth"
+        label += "; below: CPU cores that the best GPU decoder is worth"
     axis.set_xlabel(label)
     axis.set_xlim(min(sides) / 1.25, max(sides) * 1.25)
     axis.grid(color=GRID)
@@ -269,7 +271,7 @@ def draw_decoding(points: pd.DataFrame) -> Figure:
         panels = [panel for _, lines in machines for line in lines for panel in line.panels]
         shown = {name for panel in panels for name in panel["decoder"]}
         handles = [Line2D([], [], label=name, **looks[name]) for name in decoders if name in shown]
-        figure.legend(handles=handles, loc="outside upper left", ncols=5, fontsize=9)
+        figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=9)
     return figure
 
 
@@ -320,6 +322,9 @@ def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None
         ours = ours.sort_values("batch_size")
         look = {"capsize": 3, "ms": 5, "lw": 1.4, **looks[decoder]}
         axis.errorbar(ours["batch_size"], ours["images_per_s"], yerr=style.whiskers(ours), **look)
+        both = ours["batch_size"], ours["images_per_s"]
+        said = [f"{decoder}, {size:,} images a call: {wording.count(rate)} images/s" for size, rate in zip(*both, strict=True)]
+        style.hint_points(axis, *both, said)
     sizes = sorted(set(rows["batch_size"]))
     axis.set(xscale="log", yscale="log", xlabel="images a call", ylabel="images per second")
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
@@ -339,8 +344,9 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
         for some, face in ((cold, "white"), (same[same["cache"] == "warm"], colour)):
             bar = {"fmt": "o", "ms": 7, "color": colour, "mfc": face, "capsize": 3}
             axis.errorbar(some["images_per_s"], [y], xerr=style.whiskers(some), **bar)
-    axis.set_yticks(range(len(warm)), warm["decoder"], fontsize=9)
-    axis.set_ylim(len(warm) - 0.5, -0.5)
+            said = f"{decoder}, {some['cache'].iloc[0]}: {wording.count(some['images_per_s'].iloc[0])} images/s"
+            style.hint_points(axis, some["images_per_s"], [y], [said])
+    style.rows(axis, warm["decoder"])
     axis.set(xscale="log", xlabel="images per second (filled: warm, hollow: cold)")
     style.plain_ticks(axis.xaxis)
     axis.grid(axis="x", color=GRID)

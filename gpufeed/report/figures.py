@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from gpufeed.report import style, tables, verdicts, wording
 
 MOST_BARS = 16
-PANEL_IN = 1.3  # height of a panel's title, axis and legend
+PANEL_IN = 0.95  # height of a panel's title, axis and legend
 WHISKERS = {"fmt": "none", "ecolor": "black", "capsize": 4, "lw": 1.4, "zorder": 3}  # of bars
 CEILING_RANGE = {"color": style.VERMILION, "alpha": 0.25, "lw": 0, "zorder": 1}
 PARTS = {
@@ -54,7 +54,7 @@ def _bars(
 
     legend = {"handles": legend, "ncols": columns}
     more = 0.2 * len(legend["handles"]) + 0.1
-    return style.panels(_panels(cells), panel, _height, NOTHING, more=more, legend=legend)
+    return style.panels(_panels(cells), panel, _height, NOTHING, more, legend, PANEL_IN)
 
 
 def workers(cells: pd.DataFrame) -> Figure:
@@ -133,7 +133,7 @@ def fastest_settings(rows: pd.DataFrame, *more: str) -> pd.DataFrame:
 def _height(rows: pd.DataFrame) -> float:
     """Inches of a panel, whose bars are as high as the longest of their labels needs."""
     values = [max((_rate_words(row) for _, row in rows.iterrows()), key=len)] * len(rows)
-    return PANEL_IN + style.rows_in(rows["label"], values)
+    return style.rows_in(rows["label"], values)
 
 
 def panel_title(rows: pd.DataFrame) -> str:
@@ -155,12 +155,12 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
         style.hint(bar, f"{row['label']}: {verdicts.speed(row)}, {verdicts.short_ceiling(row)}".rstrip(", "))
     ceilings = rows["ceiling_images_per_s"].to_numpy(float)
     low, high = (rows[f"ceiling_images_per_s_{end}"].to_numpy(float) for end in ("min", "max"))
-    bounds = axis.vlines(ceilings, y - 0.5, y + 0.5, colors=style.VERMILION, lw=2, zorder=4)
+    bounds = axis.vlines(ceilings, y - 0.2, y + 0.2, colors=style.VERMILION, lw=2, zorder=4)
     if (known := rows[rows["ceiling_n_repeats"].notna()]).size:
         style.hint(bounds, f"ceiling: {verdicts.speed(known.iloc[0], 'ceiling_')}")
     for position, start, end in zip(y, low, high, strict=True):
         if start < end:
-            axis.fill_betweenx([position - 0.5, position + 0.5], start, end, **CEILING_RANGE)
+            axis.fill_betweenx([position - 0.2, position + 0.2], start, end, **CEILING_RANGE)
     widest = np.nanmax(np.concatenate([rows["images_per_s_max"].to_numpy(float), ceilings, high]))
     axis.set_xlim(0, widest * 1.02)
     style.rows(axis, rows["label"], [_rate_words(row) for _, row in rows.iterrows()])
@@ -204,7 +204,7 @@ def _breakdown_panel(axis: Axes, rows: pd.DataFrame) -> None:
             style.hint(bar, f"{label}, {name.partition(':')[0]}: {wording.count(width)} ms")
         left += widths
     totals = rows["total_ms"].to_numpy(float)
-    axis.vlines(totals, y - 0.27, y + 0.27, colors="black", lw=3, zorder=3)
+    axis.vlines(totals, y - 0.2, y + 0.2, colors="black", lw=3, zorder=3)
     axis.set_xlim(0, np.concatenate([left, totals]).max() * 1.02)
     both = zip(totals, rows["wait_share"], strict=True)
     words = [f"{wording.count(total)} ms, wait {wording.percent(share)}" for total, share in both]

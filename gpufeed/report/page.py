@@ -187,9 +187,8 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
 
 def _first_figure(said: dict) -> dict | None:
     """The figure that stands before the leaderboard: it is taken out of its own part."""
-    parts = [said[kind] for kind in ("cores", "ceilings", "impact", "inference") if said[kind]]
-    drawn = [part["pictures"] for part in parts[:1] if "tables" in part] + [said["pictures"]]
-    drawn += [part["pictures"] for part in parts]
+    parts = (said[kind] or {} for kind in ("cores", "ceilings", "impact", "inference"))
+    drawn = [said["pictures"], *(part.get("pictures", []) for part in parts)]
     drawn += [machine["pictures"] for machine in (said["sweep"] or {}).get("machines", [])]
     return next((pictures.pop(0) for pictures in drawn if pictures), None)
 
@@ -229,7 +228,9 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: 
         drawn["timeline"] = [timeline.draw(two)]
     if figures.has_sweep(cells):
         drawn["workers"] = [figures.workers(cells)]
-    drawn["learning"] = learning.draw(cells, epochs)
+    learned = {"learning": learning.draw(cells, epochs)}
+    # rates of which none compares with another come after what was learned
+    drawn = drawn | learned if _compared(cells) else learned | drawn
     found = {"throughput": verdicts.disturbance(cells), "breakdown": verdicts.shared_cores(cells)}
     found["learning"] = learning.difference(cells, epochs)
     pictures = []
@@ -242,13 +243,20 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: 
     return pictures
 
 
+def _compared(cells: pd.DataFrame) -> bool:
+    """Whether any task has something to compare."""
+    return any(verdicts.compares(rows) for rows in tables.tasks(cells))
+
+
 def _headline_first(cells: pd.DataFrame) -> list[pd.DataFrame]:
     """The cells of the tasks in the headlines, then the others; all at once where none compares."""
+    if not _compared(cells):
+        return [cells]
     groups = list(tables.tasks(cells))
     chosen = verdicts.headlines(groups)
-    if not any(verdicts.compares(groups[number]) for number in chosen):
-        return [cells]
-    parts = ([rows for number, rows in enumerate(groups) if (number in chosen) == ahead] for ahead in (True, False))
+    parts = (
+        [rows for number, rows in enumerate(groups) if (number in chosen) == ahead] for ahead in (True, False)
+    )
     sheets = [pd.concat(part) for part in parts if part]
     return [rows for rows in sheets if len(tables.pipelines(rows))]
 

@@ -26,9 +26,13 @@ LINE_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
 WIDTH_IN = 6.0  # narrow, so that letters can be read on a phone
-TITLE_LETTERS = 60  # that fit beside each other above axes of a figure of that width
+TITLE_LETTERS = 56  # that fit beside each other above axes of a figure of that width
 ROW_LETTERS = 76  # of a row's name and value together
-ROW_IN, BAR, LINE_IN = 0.48, 0.4, 0.16  # height of a row, the share of it that is a bar, one more line of a name
+ROW_IN, BAR, LINE_IN = (
+    0.48,
+    0.4,
+    0.16,
+)  # height of a row, the share of it that is a bar, one more line of a name
 INKS = {  # what follows the colours of a page
     "#000000": "--ink", "#333333": "--ink", "#ffffff": "--paper", "#dddddd": "--line", "#e4e4e4": "--line",
     "#0072b2": "--blue", "#d55e00": "--vermilion", "#6b6b6b": "--soft", "#606060": "--soft", "#2e2e2e": "--ink",
@@ -44,7 +48,7 @@ SETTINGS = {
     "svg.hashsalt": "gpufeed",  # the same data gives the same bytes
     "font.family": "sans-serif",
     "font.size": 10,
-    "axes.titlesize": 11,
+    "axes.titlesize": 10,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.spines.top": False,
@@ -128,7 +132,7 @@ def patches(looks: Iterable[tuple[str, str, str]]) -> list[Patch]:
 
 
 def stack(heights: Sequence[float], more: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """A figure of panels below each other, and these; heights, and `more` for what is around them, in inches.
+    """A figure of panels below each other, and these; heights, and `more` for what is around all, in inches.
 
     To be called within `look`.
     """
@@ -143,16 +147,17 @@ def panels(
     nothing: str = "",
     more: float = 0.0,
     legend: Mapping | None = None,
+    head: float = 0.0,
 ) -> Figure:
     """A panel for each of `drawn`, below each other; the sentence `nothing` where there is none.
 
-    draw: one panel. height: of one, in inches, `more` of what is around them. legend: handles and their
-    columns, above all.
+    draw: one panel. height: of one, in inches, `head` of its title and axis, `more` of what is around all.
+    legend: handles and their columns, above all.
     """
     if not drawn:
         return sentence_figure(nothing)
     with look():
-        figure, axes = stack([height(one) for one in drawn], more)
+        figure, axes = stack([height(one) for one in drawn], more + head * len(drawn))
         for axis, one in zip(axes, drawn, strict=True):
             draw(axis, one)
         if legend:
@@ -167,6 +172,7 @@ def rows(axis: Axes, names: Sequence[str], values: Sequence[str] = ()) -> None:
     places = [y - BAR / 2 - 0.02 for y in range(len(names))]
     axis.set_yticks(places, wrapped, ha="left", va="bottom")
     axis.tick_params(axis="y", length=0, pad=0)
+    axis.spines["left"].set_visible(False)
     for place, value in zip(places, values, strict=True):
         axis.text(1, place, value, transform=axis.get_yaxis_transform(), ha="right", va="bottom")
     axis.set_ylim(len(names) - 1 + BAR, -1.25 + BAR)
@@ -181,7 +187,7 @@ def rows_in(names: Iterable[str], values: Sequence[str] = ()) -> float:
     """Inches of rows, each as high as the longest name needs."""
     names = list(names)
     lines = [row_name(*both).count("\n") for both in zip(names, values or [""] * len(names), strict=True)]
-    return (ROW_IN + LINE_IN * max(lines, default=0)) * len(names)
+    return (ROW_IN + LINE_IN / (1 - BAR) * max(lines, default=0)) * len(names)
 
 
 def hint(artist: Any, text: str) -> None:

@@ -209,7 +209,7 @@ def start(found: Mapping[str, float]) -> str:
     )
 
 
-BARS_HEAD_IN = 1.0
+BARS_HEAD_IN = 0.85
 VISIBLE = 0.002  # share of the longest bar: what is thinner is not in the legend
 # Hatches tell them apart in a grey print, and the light ones stand beside dark ones.
 LOOKS = {
@@ -236,9 +236,9 @@ def draw_epochs(measurements: Sequence[Mapping]) -> Figure:
     drawn = [Bars(title, rows, [parts(found) for _, found in rows]) for title, rows in tasks]
     seen = {name for bars in drawn for name in bars.visible}
     looks = [look for name, look in LOOKS.items() if name in seen]
-    legend = {"handles": style.patches(looks), "ncols": 2}
+    legend = {"handles": style.patches(looks), "ncols": 2, "fontsize": 8.5}
     more = 0.1 + 0.2 * -(-len(looks) // 2)
-    return style.panels(drawn, _epochs_panel, lambda bars: bars.inches, NOTHING, more, legend)
+    return style.panels(drawn, _epochs_panel, lambda bars: bars.inches, NOTHING, more, legend, BARS_HEAD_IN)
 
 
 class Bars(NamedTuple):
@@ -258,7 +258,7 @@ class Bars(NamedTuple):
 
     @property
     def inches(self) -> float:
-        return BARS_HEAD_IN + style.rows_in(name for name, _ in self.rows)
+        return style.rows_in(name for name, _ in self.rows)
 
 
 def _epochs_panel(axis: Axes, bars: Bars) -> None:

@@ -221,7 +221,10 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
         x, y = (line[column].to_numpy(float) for column in ("cores_asked", "of_replay"))
         reach = [line["of_replay"] - line["low"], line["high"] - line["of_replay"]]
         axis.errorbar(x, y, yerr=reach, capsize=3, lw=1.6, ms=6, **look)
-        said = [f"{name}, {wording.plural(int(row['cores_asked']), 'core')}: AU " + ", ".join(field(row)) for _, row in line.iterrows()]
+        said = [
+            f"{name}, {wording.plural(int(row['cores_asked']), 'core')}: AU " + ", ".join(field(row))
+            for _, row in line.iterrows()
+        ]
         style.hint_points(axis, x, y, said)
         ends.append((x[-1], y[-1], str(name), look["color"]))
     ends.sort(key=lambda end: end[1])

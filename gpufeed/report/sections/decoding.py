@@ -323,7 +323,10 @@ def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None
         look = {"capsize": 3, "ms": 5, "lw": 1.4, **looks[decoder]}
         axis.errorbar(ours["batch_size"], ours["images_per_s"], yerr=style.whiskers(ours), **look)
         both = ours["batch_size"], ours["images_per_s"]
-        said = [f"{decoder}, {size:,} images a call: {wording.count(rate)} images/s" for size, rate in zip(*both, strict=True)]
+        said = [
+            f"{decoder}, {size:,} images a call: {wording.count(rate)} images/s"
+            for size, rate in zip(*both, strict=True)
+        ]
         style.hint_points(axis, *both, said)
     sizes = sorted(set(rows["batch_size"]))
     axis.set(xscale="log", yscale="log", xlabel="images a call", ylabel="images per second")
@@ -344,7 +347,9 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
         for some, face in ((cold, "white"), (same[same["cache"] == "warm"], colour)):
             bar = {"fmt": "o", "ms": 7, "color": colour, "mfc": face, "capsize": 3}
             axis.errorbar(some["images_per_s"], [y], xerr=style.whiskers(some), **bar)
-            said = f"{decoder}, {some['cache'].iloc[0]}: {wording.count(some['images_per_s'].iloc[0])} images/s"
+            said = (
+                f"{decoder}, {some['cache'].iloc[0]}: {wording.count(some['images_per_s'].iloc[0])} images/s"
+            )
             style.hint_points(axis, some["images_per_s"], [y], [said])
     style.rows(axis, warm["decoder"])
     axis.set(xscale="log", xlabel="images per second (filled: warm, hollow: cold)")

@@ -206,7 +206,7 @@ def answer(reached: bool, missed: bool, rows: list[pd.Series]) -> str:
     return HOLDS if reached else FAILS
 
 
-REST_IN = 1.2
+REST_IN = 0.85
 AHEAD, BEHIND = (style.BLUE, "o"), (style.VERMILION, "s")
 LOOKS = {FASTER: AHEAD, ABOVE: AHEAD, SLOWER: BEHIND, BELOW: BEHIND}  # anything else is grey
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -215,12 +215,12 @@ STEPS, MOST_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2), 7
 
 def factors(machines: list[dict]) -> Figure:
     """One panel a machine, one row a change; machines: of `impact.section`, each with a row at least."""
-    return style.panels(machines, _panel, _height)
+    return style.panels(machines, _panel, _height, head=REST_IN)
 
 
 def _height(machine: dict) -> float:
     """Inches of a panel, in which the longest name of a change does not reach into the next row."""
-    return REST_IN + style.rows_in([row["change"] for row in machine["rows"]], words(machine))
+    return style.rows_in([row["change"] for row in machine["rows"]], words(machine))
 
 
 def words(machine: dict) -> list[str]:

@@ -157,7 +157,9 @@ def _latency(axis: Axes, found: Mapping) -> None:
     reach = [np.zeros(len(rows)), np.maximum(high - middle, 0)]
     look = {"fmt": "o", "color": style.VERMILION, "ecolor": "black", "capsize": 2, "lw": 1}
     axis.errorbar(middle, range(len(rows)), xerr=reach, **look)
-    said = [f"{row['backend']} {row['precision']}: {row['latency']['host_ms']['median']:.3g} ms" for row in rows]
+    said = [
+        f"{row['backend']} {row['precision']}: {row['latency']['host_ms']['median']:.3g} ms" for row in rows
+    ]
     style.hint_points(axis, middle, range(len(rows)), said)
     for at, value in enumerate(middle):
         axis.annotate(f"{value:.3g}", (value, at), (0, 4), **style.ABOVE)

@@ -262,7 +262,7 @@ def _words(_: pd.Series, text: str) -> Field:
 
 
 def _status(row: pd.Series, status: str) -> Field:
-    return Field(status, "" if status == "done" else row["sentence"], status)
+    return Field(status) if status == "done" else Field(status, row["sentence"], status)
 
 
 COLUMNS = [
@@ -278,5 +278,5 @@ COLUMNS = [
     Column("J / 1000 images", "j_per_1000_images", _taken, optional=True),
     Column("CPU s / 1000 images", "cpu_s_per_1000_images", _taken, optional=True, more=True),
     Column(DEVICE, "hardware", _words, number=False),
-    Column("Status", "status", _status, number=False),
+    Column("Status", "status", _status, number=False, optional=True),
 ]

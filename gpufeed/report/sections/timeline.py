@@ -123,7 +123,9 @@ def draw(two: list[Step]) -> Figure:
 
 def _panel(axis: Axes, step: Step) -> None:
     axis.axvline(0, color="black", lw=1.2, zorder=1)
-    axis.barh(len(LANES) - 1, -step.before_ms, height=style.BAR, zorder=2, facecolor="#C9CDD2", edgecolor="white")
+    axis.barh(
+        len(LANES) - 1, -step.before_ms, height=style.BAR, zorder=2, facecolor="#C9CDD2", edgecolor="white"
+    )
     for lane, (name, (_, colour, hatch)) in enumerate(LANES.items()):
         width, start = getattr(step, name), step.starts[name]
         if width > 0:

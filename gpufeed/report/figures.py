@@ -287,9 +287,10 @@ def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, ro
             line["workers"].to_numpy(float), line["images_per_s"].to_numpy(float), yerr=style.whiskers(line),
             capsize=3, lw=1.6, label=SWEPT_WORDS[setting](value), **look,
         )  # fmt: skip
+        rates = [verdicts.speed(row) for _, row in line.iterrows()]
         said = [
-            f"{SWEPT_WORDS[setting](value)}, {wording.plural(int(row['workers']), 'worker')}: {verdicts.speed(row)}"
-            for _, row in line.iterrows()
+            f"{SWEPT_WORDS[setting](value)}, {wording.plural(int(n), 'worker')}: {rate}"
+            for n, rate in zip(line["workers"], rates, strict=True)
         ]
         style.hint_points(axis, line["workers"].to_numpy(float), line["images_per_s"], said)
         if setting == "loader" and (line["epoch_start_share"] > verdicts.MOSTLY_AT_START).any():

@@ -59,7 +59,8 @@ DOCS = {  # what a page of the checkout links to: page below docs -> what it is 
 def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "") -> str:
     """The whole report as HTML.
 
-    folder: where it will lie, for links to the docs. found: the results to show. plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
+    folder: where it will lie, for links to the docs. found: the results to show.
+    plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
     and, where there are any, "cores" (most that a cell wants), "sweep" (decoders), "kernels"
     ({"lines": [...]}), "models" (cells), "impact",
     "inference" and "ceilings" (cells), "side_by_side" (block -> its cell), "builds"

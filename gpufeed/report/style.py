@@ -25,23 +25,24 @@ BLUE, ORANGE, SKY, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#56B4E9", "#0
 LINE_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
-WIDTH_IN = 6.0  # narrow, so that letters can be read on a phone
-TITLE_LETTERS = 56  # that fit beside each other above axes of a figure of that width
-ROW_LETTERS = 76  # of a row's name and value together
+WIDTH_IN = 5.4  # narrow, so that letters can be read on a phone
+TITLE_LETTERS = 50  # that fit beside each other above axes of a figure of that width
+ROW_LETTERS = 68  # of a row's name and value together
 ROW_IN, BAR, LINE_IN = (
     0.48,
     0.4,
     0.16,
 )  # height of a row, the share of it that is a bar, one more line of a name
 INKS = {  # what follows the colours of a page
-    "#000000": "--ink", "#333333": "--ink", "#ffffff": "--paper", "#dddddd": "--line", "#e4e4e4": "--line",
-    "#0072b2": "--blue", "#d55e00": "--vermilion", "#6b6b6b": "--soft", "#606060": "--soft", "#2e2e2e": "--ink",
+    "#000000": "--ink", "#333333": "--ink", "#2e2e2e": "--ink", "#ffffff": "--paper", "#dddddd": "--line",
+    "#e4e4e4": "--line", "#0072b2": "--blue", "#d55e00": "--vermilion", "#6b6b6b": "--soft",
+    "#606060": "--soft",
 }  # fmt: skip
 HINT = "hint: "  # begins the gid of what has a hint
 MOST_HINTS = 30  # in an alternative text
 # Whiskers of bars that have no look of their own.
 RANGE = {"fmt": "none", "ecolor": "black", "capsize": 2, "lw": 1, "zorder": 3}
-ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 7}  # of a number above a mark
+ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 8}  # of a number above a mark
 
 SETTINGS = {
     "svg.fonttype": "none",  # text stays text: it can be searched, copied and read aloud

@@ -178,7 +178,8 @@ def utilization(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         for place, (name, found) in enumerate(runs.items()):
             au = found["au"]
             value, low, high = (au[key] for key in ("value", "low", "high"))
-            axis.barh(place, value or 0, height=0.4, color=style.BLUE, zorder=2)
+            (bar,) = axis.barh(place, value or 0, height=0.4, color=style.BLUE, zorder=2)
+            style.hint(bar, f"{name}: AU {brief(au)}")
             if low is not None:
                 axis.plot([low, high], [place] * 2, color="black", lw=2.5, marker="|", ms=11, mew=2, zorder=4)
             known = f"{'…' * (len(name) > LETTERS)}{name[-LETTERS:]}: " if len(runs) > 1 else ""

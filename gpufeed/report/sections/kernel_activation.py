@@ -179,11 +179,9 @@ def _panel(axis: Axes, done: ActivationRows, work: str, form: str, columns: list
         middle, low, high = np.array([_value(row) for _, row in found]).T
         bars = axis.bar(x, middle, width=wide, color=colour, hatch=hatch, edgecolor="white", lw=0, zorder=2)
         for bar, (_, row) in zip(bars, found, strict=True):
-            said = cell(row)
-            style.hint(
-                bar,
-                f"{SHOWN[work, form]}, {WHO[name]}, {row['columns']} columns: {said['first']}, {said['rest'][-2]}",
-            )
+            first, rest = cell(row).values()
+            who = f"{SHOWN[work, form]}, {WHO[name]}, {row['columns']} columns"
+            style.hint(bar, f"{who}: {first}, {rest[-2]}")
         axis.errorbar(x, middle, yerr=[middle - low, high - middle], **style.RANGE)
         for place, end, (_, row) in zip(x, high, found, strict=True):
             value = row["share_of_copy"] * 100 if row["yardstick"] else row["ms_median"] * 1000

@@ -4,7 +4,11 @@ const look = new ResizeObserver(entries => {
   for (const box of new Set(entries.map(entry => entry.target.closest(".scroll"))))
     hints.get(box).hidden = box.scrollWidth <= box.clientWidth + 1;
 });
+const names = new Map();  // of regions: each has its own, for screen readers
 const watch = box => {
+  const name = box.getAttribute("aria-label"), count = (names.get(name) ?? 0) + 1;
+  names.set(name, count);
+  if (count > 1) box.setAttribute("aria-label", `${name} (${count})`);
   const hint = document.createElement("p");
   hint.className = "wide";
   hint.textContent = "more on the right \u2192";

@@ -31,7 +31,8 @@ const sortable = table => {
 for (const board of document.querySelectorAll(".board")) {
   const table = board.querySelector("table"), form = board.querySelector("form");
   const rows = [...table.tBodies[0].rows], more = board.querySelector(".rest");
-  const texts = new Map(rows.map(row => [row, row.textContent.toLowerCase()]));
+  const text = row => [...row.cells].map(cell => cell.textContent).join(" ").toLowerCase();
+  const texts = new Map(rows.map(row => [row, text(row)]));
   let all = rows.length <= MOST;
 
   const filter = () => {

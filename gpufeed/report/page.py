@@ -49,9 +49,9 @@ SCRIPTS = ("wide.js", "board.js")
 SAYING = (wording.count, wording.hundredths, wording.percent, wording.points, wording.ratio)  # filters
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 DOCS = {  # what a page of the checkout links to: page below docs -> what it is called
-    "report.md": "How to read this page",
-    "ceilings.md": "AU and ceilings",
-    "statistics.md": "When one counts as faster",
+    "reference/report.md": "How to read this page",
+    "reference/ceilings.md": "AU and ceilings",
+    "reference/statistics.md": "When one counts as faster",
     "results.md": "All published results",
 }
 

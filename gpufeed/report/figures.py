@@ -19,11 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from gpufeed.report import style, tables, verdicts, wording
 
 MOST_BARS = 16
-TITLE_WIDTH = 58  # letters that fit above the axes, beside labels of SHORT_LABEL
-SHORT_LABEL = 42
-LABEL_WIDTH = 52  # and beside a bar
-COLUMNS = 2  # of the figure of workers
-BAR_IN, PANEL_IN = 0.36, 1.5  # height of a bar, and of a panel's title, axis and legend
+PANEL_IN = 0.95  # height of a panel's title, axis and legend
 WHISKERS = {"fmt": "none", "ecolor": "black", "capsize": 4, "lw": 1.4, "zorder": 3}  # of bars
 CEILING_RANGE = {"color": style.VERMILION, "alpha": 0.25, "lw": 0, "zorder": 1}
 PARTS = {
@@ -44,7 +40,7 @@ def breakdown(cells: pd.DataFrame) -> Figure:
     """Where a step's time goes: load, transfer and train stacked, the whole step as a tick."""
     total = "total: the whole step (parts beyond it ran at once)"
     handles = [*style.patches(PARTS.values()), Line2D([], [], color="black", lw=3, label=total)]
-    return _bars(cells, _breakdown_panel, handles, columns=2)
+    return _bars(cells, _breakdown_panel, handles, columns=1)
 
 
 def _bars(
@@ -53,12 +49,12 @@ def _bars(
     """A panel of bars for each task, one bar a pipeline."""
 
     def panel(axis: Axes, rows: pd.DataFrame) -> None:
-        style.rows(axis, rows["label"], room=0.6)
         axis.set_title(rows["title"].iloc[0])
         draw(axis, rows)
 
     legend = {"handles": legend, "ncols": columns}
-    return style.panels(_panels(cells), panel, _height, NOTHING, more=0.4, legend=legend)
+    more = 0.2 * len(legend["handles"]) + 0.1
+    return style.panels(_panels(cells), panel, _height, NOTHING, more, legend, PANEL_IN)
 
 
 def workers(cells: pd.DataFrame) -> Figure:
@@ -73,7 +69,7 @@ def workers(cells: pd.DataFrame) -> Figure:
             "Nothing to draw: no task of this experiment has finished cells with three worker counts or more."
         )
     with style.look():
-        heights = [0.6 + 3.5 * -(-len(settings) // COLUMNS) for _, settings in sweeps]
+        heights = [0.8 + 2.9 * len(settings) for _, settings in sweeps]
         figure = Figure(figsize=(style.WIDTH_IN, sum(heights)), layout="constrained")
         blocks = figure.subfigures(len(sweeps), 1, squeeze=False, height_ratios=heights)[:, 0]
         for block, (rows, settings) in zip(blocks, sweeps, strict=True):
@@ -99,9 +95,7 @@ def _panels(cells: pd.DataFrame) -> list[pd.DataFrame]:
             (panels if verdicts.compares(rows) else alone).append(ours.assign(label=wording.labels(ours)))
     if not panels:
         return _together(alone)
-    longest = max(panel["label"].str.len().max() for panel in panels)  # the axes of all begin beside it
-    width = TITLE_WIDTH - max(0, longest - SHORT_LABEL)
-    return [panel.assign(title=panel_title(panel, width)) for panel in panels]
+    return [panel.assign(title=panel_title(panel)) for panel in panels]
 
 
 def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
@@ -114,12 +108,10 @@ def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
         together = pd.concat([rows.assign(text=wording.task(rows) + ", " + rows["label"]) for rows in panels])
         parts = [re.split("[,;] | on ", words) for words in together["text"]]
         shared = [part for part in parts[0] if all(part in own for own in parts)]
-        lines = textwrap.wrap(", ".join(shared), TITLE_WIDTH) + textwrap.wrap(machine, TITLE_WIDTH)
+        lines = [*textwrap.wrap(", ".join(shared), style.TITLE_LETTERS)]
+        lines += textwrap.wrap(machine, style.TITLE_LETTERS)
         names = [", ".join(part for part in own if part not in shared) for own in parts]
-        named = [
-            textwrap.fill(name or label, LABEL_WIDTH)
-            for name, label in zip(names, together["label"], strict=True)
-        ]
+        named = [name or label for name, label in zip(names, together["label"], strict=True)]
         together = together.assign(label=named, title="\n".join(lines))
         found.append(together.sort_values("images_per_s", ascending=False))
     return found
@@ -140,12 +132,13 @@ def fastest_settings(rows: pd.DataFrame, *more: str) -> pd.DataFrame:
 
 def _height(rows: pd.DataFrame) -> float:
     """Inches of a panel, whose bars are as high as the longest of their labels needs."""
-    lines = max(1.0, 0.5 * (1 + rows["label"].str.count("\n").max()))
-    return PANEL_IN + BAR_IN * len(rows) * lines
+    values = [max((_rate_words(row) for _, row in rows.iterrows()), key=len)] * len(rows)
+    return style.rows_in(rows["label"], values)
 
 
-def panel_title(rows: pd.DataFrame, width: int = TITLE_WIDTH) -> str:
+def panel_title(rows: pd.DataFrame) -> str:
     """Task and machine of a panel's rows, and how many of them `left_out` says are missing."""
+    width = style.TITLE_LETTERS
     lines = textwrap.wrap(wording.task(rows), width) + textwrap.wrap(wording.machine(rows), width)
     if left_out := rows["left_out"].iloc[0]:
         slower = "1 slower one is" if left_out == 1 else f"{left_out} slower ones are"
@@ -156,34 +149,33 @@ def panel_title(rows: pd.DataFrame, width: int = TITLE_WIDTH) -> str:
 def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
     y = np.arange(len(rows))
     medians = rows["images_per_s"].to_numpy(float)
-    axis.barh(y, medians, height=0.66, color=style.BLUE, zorder=2)
+    bars = axis.barh(y, medians, height=style.BAR, color=style.BLUE, zorder=2)
     axis.errorbar(medians, y, xerr=style.whiskers(rows), **WHISKERS)
+    for bar, (_, row) in zip(bars, rows.iterrows(), strict=True):
+        style.hint(bar, f"{row['label']}: {verdicts.speed(row)}, {verdicts.short_ceiling(row)}".rstrip(", "))
     ceilings = rows["ceiling_images_per_s"].to_numpy(float)
-    # bars with the same ceiling touch, so that their pieces join to one line
-    axis.vlines(ceilings, y - 0.5, y + 0.5, colors=style.VERMILION, lw=2, zorder=4)
     low, high = (rows[f"ceiling_images_per_s_{end}"].to_numpy(float) for end in ("min", "max"))
+    bounds = axis.vlines(ceilings, y - 0.2, y + 0.2, colors=style.VERMILION, lw=2, zorder=4)
+    if (known := rows[rows["ceiling_n_repeats"].notna()]).size:
+        style.hint(bounds, f"ceiling: {verdicts.speed(known.iloc[0], 'ceiling_')}")
     for position, start, end in zip(y, low, high, strict=True):
         if start < end:
-            axis.fill_betweenx([position - 0.5, position + 0.5], start, end, **CEILING_RANGE)
+            axis.fill_betweenx([position - 0.2, position + 0.2], start, end, **CEILING_RANGE)
     widest = np.nanmax(np.concatenate([rows["images_per_s_max"].to_numpy(float), ceilings, high]))
-    axis.set_xlim(0, widest * 1.42)
-    for position, (_, row) in zip(y, rows.iterrows(), strict=True):
-        _beside(axis, position, row, widest)
-    axis.xaxis.set_major_locator(MaxNLocator(6))
+    axis.set_xlim(0, widest * 1.02)
+    style.rows(axis, rows["label"], [_rate_words(row) for _, row in rows.iterrows()])
+    axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.set_xlabel("images per second")
     axis.grid(axis="x", color="#DDDDDD", zorder=0)
 
 
-def _beside(axis: Axes, y: float, row: pd.Series, widest: float) -> None:
-    """The numbers of a bar in words, on its right, out of the ceiling's way."""
-    words = wording.count(row["images_per_s"])
+def _rate_words(row: pd.Series) -> str:
+    """The numbers of a bar in words."""
     ceiling = verdicts.short_ceiling(row).replace("the ceiling", "ceiling")
     if row["against_ceiling"] == "not distinguishable":
         ceiling = LIKE_CEILING
-    if ceiling:
-        words += " (" + textwrap.fill(ceiling, 20) + ")"
-    axis.text(widest * 1.02, y, words, va="center", fontsize=9, backgroundcolor="white")
+    return wording.count(row["images_per_s"]) + (f" ({ceiling})" if ceiling else "")
 
 
 def _throughput_legend(cells: pd.DataFrame) -> list:
@@ -204,18 +196,19 @@ def _throughput_legend(cells: pd.DataFrame) -> list:
 def _breakdown_panel(axis: Axes, rows: pd.DataFrame) -> None:
     y = np.arange(len(rows))
     left = np.zeros(len(rows))
-    for part, (colour, hatch, _) in PARTS.items():
+    for part, (colour, hatch, name) in PARTS.items():
         widths = rows[part].to_numpy(float)
         look = {"color": colour, "hatch": hatch, "edgecolor": "white", "lw": 0, "zorder": 2}
-        axis.barh(y, widths, left=left, height=0.62, **look)
+        bars = axis.barh(y, widths, left=left, height=style.BAR, **look)
+        for bar, label, width in zip(bars, rows["label"], widths, strict=True):
+            style.hint(bar, f"{label}, {name.partition(':')[0]}: {wording.count(width)} ms")
         left += widths
     totals = rows["total_ms"].to_numpy(float)
-    axis.vlines(totals, y - 0.42, y + 0.42, colors="black", lw=3, zorder=3)
-    widest = np.concatenate([left, totals]).max()
-    axis.set_xlim(0, widest * 1.32)
-    for position, total, share in zip(y, totals, rows["wait_share"], strict=True):
-        words = f"{wording.count(total)} ms, wait {wording.percent(share)}"
-        axis.text(widest * 1.02, position, words, va="center", fontsize=9, backgroundcolor="white")
+    axis.vlines(totals, y - 0.2, y + 0.2, colors="black", lw=3, zorder=3)
+    axis.set_xlim(0, np.concatenate([left, totals]).max() * 1.02)
+    both = zip(totals, rows["wait_share"], strict=True)
+    words = [f"{wording.count(total)} ms, wait {wording.percent(share)}" for total, share in both]
+    style.rows(axis, rows["label"], words)
     axis.set_xlabel("milliseconds a step (mean over steps, median over repeats)")
     axis.grid(axis="x", color="#DDDDDD", zorder=0)
 
@@ -246,15 +239,11 @@ def _sweep(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]] | None:
 
 def _sweep_block(block: SubFigure, rows: pd.DataFrame, settings: list[str]) -> None:
     """All panels of one task."""
-    block.suptitle(
-        f"{wording.task(rows)}\n{wording.machine(rows)}", x=0.01, ha="left", fontsize=10, weight="bold"
-    )
-    count = -(-len(settings) // COLUMNS)
-    axes = block.subplots(count, COLUMNS, squeeze=False).ravel()
-    for axis in axes[len(settings) :]:
-        axis.set_visible(False)
+    title = style.title(f"{wording.task(rows)}; {wording.machine(rows)}")
+    block.suptitle(title, x=0.01, ha="left", fontsize=10, weight="bold")
+    axes = block.subplots(len(settings), 1, squeeze=False).ravel()
     base = rows.loc[rows["loader"] == "dataloader_sync", "images_per_s"].max()
-    for axis, setting in zip(axes, settings, strict=False):
+    for axis, setting in zip(axes, settings, strict=True):
         _sweep_panel(axis, rows, setting, base)
 
 
@@ -278,7 +267,9 @@ def _sweep_panel(axis: Axes, rows: pd.DataFrame, setting: str, base: float) -> N
 def _setting_bars(axis: Axes, held: pd.DataFrame, setting: str, workers: int) -> None:
     ours = held.sort_values("images_per_s").drop_duplicates(setting, keep="last").sort_values(setting)
     x = np.arange(len(ours))
-    axis.bar(x, ours["images_per_s"].to_numpy(float), width=0.6, color=style.BLUE, zorder=2)
+    bars = axis.bar(x, ours["images_per_s"].to_numpy(float), width=0.6, color=style.BLUE, zorder=2)
+    for bar, (_, row) in zip(bars, ours.iterrows(), strict=True):
+        style.hint(bar, f"{SWEPT_WORDS[setting](row[setting])}: {verdicts.speed(row)}")
     axis.errorbar(x, ours["images_per_s"].to_numpy(float), yerr=style.whiskers(ours), **WHISKERS)
     axis.set_xticks(x, [SWEPT_WORDS[setting](value) for value in ours[setting]])
     axis.set_title(f"{SWEPT_TITLES[setting]}, {wording.plural(workers, 'worker')}")
@@ -296,6 +287,12 @@ def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, ro
             line["workers"].to_numpy(float), line["images_per_s"].to_numpy(float), yerr=style.whiskers(line),
             capsize=3, lw=1.6, label=SWEPT_WORDS[setting](value), **look,
         )  # fmt: skip
+        rates = [verdicts.speed(row) for _, row in line.iterrows()]
+        said = [
+            f"{SWEPT_WORDS[setting](value)}, {wording.plural(int(n), 'worker')}: {rate}"
+            for n, rate in zip(line["workers"], rates, strict=True)
+        ]
+        style.hint_points(axis, line["workers"].to_numpy(float), line["images_per_s"], said)
         if setting == "loader" and (line["epoch_start_share"] > verdicts.MOSTLY_AT_START).any():
             axis.plot(
                 line["workers"].to_numpy(float), line["within_epoch_images_per_s"].to_numpy(float),

@@ -1,18 +1,20 @@
 """The report: one HTML file that opens without a network, the answer first."""
 
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pandas as pd
 from markupsafe import Markup, escape
 
+from gpufeed.core.config import ROOT
 from gpufeed.core.result_kinds import RESULT_KINDS
 from gpufeed.report import (
     claims,
     downloads,
     figures,
     find_results,
-    interactive,
     load_records,
     style,
     tables,
@@ -43,19 +45,22 @@ from gpufeed.report.sections import (
     tunings,
 )
 
-SCRIPTS = ("board.js", "wide.js")
+SCRIPTS = ("wide.js", "board.js")
 SAYING = (wording.count, wording.hundredths, wording.percent, wording.points, wording.ratio)  # filters
-# 'unsafe-eval' is for itables, which evaluates its column renderers; nothing may come over the network.
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' blob:; style-src 'unsafe-inline'; "
-    "img-src data:; font-src data:"
-)
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+DOCS = {  # what a page of the checkout links to: page below docs -> what it is called
+    "reference/report.md": "How to read this page",
+    "reference/ceilings.md": "AU and ceilings",
+    "reference/statistics.md": "When one counts as faster",
+    "results.md": "All published results",
+}
 
 
-def page(found: find_results.Found, plan_info: Mapping) -> str:
+def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "") -> str:
     """The whole report as HTML.
 
-    found: the results to show. plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
+    folder: where it will lie, for links to the docs. found: the results to show.
+    plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
     and, where there are any, "cores" (most that a cell wants), "sweep" (decoders), "kernels"
     ({"lines": [...]}), "models" (cells), "impact",
     "inference" and "ceilings" (cells), "side_by_side" (block -> its cell), "builds"
@@ -75,14 +80,14 @@ def page(found: find_results.Found, plan_info: Mapping) -> str:
     return environment.get_template("report.html.j2").render(
         policy=POLICY,
         css=style.part("report.css"),
-        library=Markup(interactive.library()),
+        title=title([plan_info["experiments"][name]["title"] for name in names], everything),
+        docs=docs(folder),
         scripts=[style.part(name) for name in SCRIPTS],
         reference=found.reference,
         machines=provenance.machine_rows(everything),
         counts=_counts(limits if alone else table) | {"ceilings": int((limits["status"] == "done").sum())},
         alone=alone,
         missing=find_results.told(part for part in found.missing if not (alone and part.kind == "records")),
-        all_cells=Markup(interactive.table(cells)) if len(cells) else "",
         gates=equivalence.rows(found.gates, everything),
         datasets=provenance.dataset_rows(table),
         sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
@@ -93,6 +98,21 @@ def page(found: find_results.Found, plan_info: Mapping) -> str:
         if everything["finished_at"].notna().any()
         else "",
     )
+
+
+def title(experiments: list[str], table: pd.DataFrame) -> str:
+    """What the page is about, and the machines that it was measured on."""
+    machines = table["hardware"].dropna().unique().tolist()
+    on = f" on {wording.listing(machines)}" if machines else ""
+    return (wording.listing(experiments) if len(experiments) < 4 else f"{len(experiments)} experiments") + on
+
+
+def docs(folder: str | Path) -> list[tuple[str, str]]:
+    """(name, address) of DOCS as seen from a folder of the checkout; from elsewhere there are none."""
+    if not (folder and Path(folder).resolve().is_relative_to(ROOT) and (ROOT / "docs").is_dir()):
+        return []
+    up = Path(os.path.relpath(ROOT / "docs", Path(folder).resolve())).as_posix()
+    return [(name, f"{up}/{page}") for page, name in DOCS.items()]
 
 
 def breakable(text: str) -> Markup:
@@ -123,14 +143,15 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
     answers = [*cores.answers(ours), *answers]
     impact_ = impact.section(ours, plan.get("impact"), name)
     changes = bool(impact_ and impact_["machines"])  # what they are worth is the answer where nothing else is
-    return {
+    headlines = [answer for answer in answers if answer.headline and (answer.compares or not changes)]
+    said = {
         "name": name,
         "title": plan["title"],
         "question": plan["question"],
         "shared": tables.shared_overrides(ours),
         "advice": advice.section(found.advice, name, ours),
-        "answers": answers,
-        "headlines": [answer for answer in answers if answer.headline and (answer.compares or not changes)],
+        "headlines": headlines,
+        "comparisons": [answer for answer in answers if answer not in headlines],
         "resumed": _resumed(own_records),
         "further": sum(answer.compares and not answer.headline for answer in answers),
         "shared_cores": verdicts.shared_cores(ours),
@@ -162,6 +183,15 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "missing": _missing(name, found),
         "command": command(plan_info, name),
     }
+    return said | {"figure": _first_figure(said)}
+
+
+def _first_figure(said: dict) -> dict | None:
+    """The figure that stands before the leaderboard: it is taken out of its own part."""
+    parts = (said[kind] or {} for kind in ("cores", "ceilings", "impact", "inference"))
+    drawn = [said["pictures"], *(part.get("pictures", []) for part in parts)]
+    drawn += [machine["pictures"] for machine in (said["sweep"] or {}).get("machines", [])]
+    return next((pictures.pop(0) for pictures in drawn if pictures), None)
 
 
 def command(plan_info: Mapping, name: str) -> str:
@@ -193,12 +223,15 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: 
     epochs = load_records.read_epochs(own_records)
     drawn = {}
     if len(tables.pipelines(tables.measured(cells))):
-        drawn = {"throughput": [figures.throughput(cells)], "breakdown": [figures.breakdown(cells)]}
+        sheets = [figures.throughput(rows) for rows in _headline_first(cells)]
+        drawn = {"throughput": sheets, "breakdown": [figures.breakdown(cells)]}
     if two := timeline.best_and_worst(cells, own_records, steps):
         drawn["timeline"] = [timeline.draw(two)]
     if figures.has_sweep(cells):
         drawn["workers"] = [figures.workers(cells)]
-    drawn["learning"] = learning.draw(cells, epochs)
+    learned = {"learning": learning.draw(cells, epochs)}
+    # rates of which none compares with another come after what was learned
+    drawn = drawn | learned if _compared(cells) else learned | drawn
     found = {"throughput": verdicts.disturbance(cells), "breakdown": verdicts.shared_cores(cells)}
     found["learning"] = learning.difference(cells, epochs)
     pictures = []
@@ -209,6 +242,24 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: 
                 caption = f"The same of other tasks ({number + 1} of {len(sheets)})."
             pictures.append(style.picture(figure, f"{name}-{kind}-{number}", caption))
     return pictures
+
+
+def _compared(cells: pd.DataFrame) -> bool:
+    """Whether any task has something to compare."""
+    return any(verdicts.compares(rows) for rows in tables.tasks(cells))
+
+
+def _headline_first(cells: pd.DataFrame) -> list[pd.DataFrame]:
+    """The cells of the tasks in the headlines, then the others; all at once where none compares."""
+    if not _compared(cells):
+        return [cells]
+    groups = list(tables.tasks(cells))
+    chosen = verdicts.headlines(groups)
+    parts = (
+        [rows for number, rows in enumerate(groups) if (number in chosen) == ahead] for ahead in (True, False)
+    )
+    sheets = [pd.concat(part) for part in parts if part]
+    return [rows for rows in sheets if len(tables.pipelines(rows))]
 
 
 def _batch_tables(own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:

@@ -136,7 +136,7 @@ def report(
     if not found.measured:
         reference = find_results.find_reference(results, experiments, plans)
         found = reference if reference.measured else found
-    write_whole(out_html, page.page(found, plan_info))
+    write_whole(out_html, page.page(found, plan_info, Path(out_html).parent))
     if found.advice:
         cells = tables.cells(load_records.read_records(found.paths))
         for name in experiments:

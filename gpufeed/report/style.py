@@ -4,6 +4,7 @@ import io
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import jinja2
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -24,18 +25,31 @@ BLUE, ORANGE, SKY, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#56B4E9", "#0
 LINE_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
-WIDTH_IN = 9.0
-TITLE_LETTERS = 72  # that fit beside each other above axes of a figure of that width
+WIDTH_IN = 5.4  # narrow, so that letters can be read on a phone
+TITLE_LETTERS = 50  # that fit beside each other above axes of a figure of that width
+ROW_LETTERS = 68  # of a row's name and value together
+ROW_IN, BAR, LINE_IN = (
+    0.48,
+    0.4,
+    0.16,
+)  # height of a row, the share of it that is a bar, one more line of a name
+INKS = {  # what follows the colours of a page
+    "#000000": "--ink", "#333333": "--ink", "#2e2e2e": "--ink", "#ffffff": "--paper", "#dddddd": "--line",
+    "#e4e4e4": "--line", "#0072b2": "--blue", "#d55e00": "--vermilion", "#6b6b6b": "--soft",
+    "#606060": "--soft",
+}  # fmt: skip
+HINT = "hint: "  # begins the gid of what has a hint
+MOST_HINTS = 30  # in an alternative text
 # Whiskers of bars that have no look of their own.
 RANGE = {"fmt": "none", "ecolor": "black", "capsize": 2, "lw": 1, "zorder": 3}
-ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 7}  # of a number above a mark
+ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 8}  # of a number above a mark
 
 SETTINGS = {
     "svg.fonttype": "none",  # text stays text: it can be searched, copied and read aloud
     "svg.hashsalt": "gpufeed",  # the same data gives the same bytes
     "font.family": "sans-serif",
     "font.size": 10,
-    "axes.titlesize": 11,
+    "axes.titlesize": 10,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.spines.top": False,
@@ -119,7 +133,7 @@ def patches(looks: Iterable[tuple[str, str, str]]) -> list[Patch]:
 
 
 def stack(heights: Sequence[float], more: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """A figure of panels below each other, and these; heights, and `more` for what is around them, in inches.
+    """A figure of panels below each other, and these; heights, and `more` for what is around all, in inches.
 
     To be called within `look`.
     """
@@ -134,16 +148,17 @@ def panels(
     nothing: str = "",
     more: float = 0.0,
     legend: Mapping | None = None,
+    head: float = 0.0,
 ) -> Figure:
     """A panel for each of `drawn`, below each other; the sentence `nothing` where there is none.
 
-    draw: one panel. height: of one, in inches, `more` of what is around them. legend: handles and their
-    columns, above all.
+    draw: one panel. height: of one, in inches, `head` of its title and axis, `more` of what is around all.
+    legend: handles and their columns, above all.
     """
     if not drawn:
         return sentence_figure(nothing)
     with look():
-        figure, axes = stack([height(one) for one in drawn], more)
+        figure, axes = stack([height(one) for one in drawn], more + head * len(drawn))
         for axis, one in zip(axes, drawn, strict=True):
             draw(axis, one)
         if legend:
@@ -151,11 +166,41 @@ def panels(
     return figure
 
 
-def rows(axis: Axes, names: Sequence[str], room: float = 0.5) -> None:
-    """A line a row, from the top down, with these names; room: above the first and below the last."""
-    axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(len(names) - 1 + room, -room)
-    axis.tick_params(axis="y", length=0)
+def rows(axis: Axes, names: Sequence[str], values: Sequence[str] = ()) -> None:
+    """Name a row each, from the top down: the name above its bar on the left, the value on the right."""
+    values = values or [""] * len(names)
+    wrapped = [row_name(*both) for both in zip(names, values, strict=True)]
+    places = [y - BAR / 2 - 0.02 for y in range(len(names))]
+    axis.set_yticks(places, wrapped, ha="left", va="bottom")
+    axis.tick_params(axis="y", length=0, pad=0)
+    axis.spines["left"].set_visible(False)
+    for place, value in zip(places, values, strict=True):
+        axis.text(1, place, value, transform=axis.get_yaxis_transform(), ha="right", va="bottom")
+    axis.set_ylim(len(names) - 1 + BAR, -1.25 + BAR)
+
+
+def row_name(name: str, value: str = "") -> str:
+    """The name of a row in as many lines as it needs beside its value."""
+    return textwrap.fill(name, max(20, ROW_LETTERS - len(value) - 3))
+
+
+def rows_in(names: Iterable[str], values: Sequence[str] = ()) -> float:
+    """Inches of rows, each as high as the longest name needs."""
+    names = list(names)
+    lines = [row_name(*both).count("\n") for both in zip(names, values or [""] * len(names), strict=True)]
+    return (ROW_IN + LINE_IN / (1 - BAR) * max(lines, default=0)) * len(names)
+
+
+def hint(artist: Any, text: str) -> None:
+    """Let an artist say its value: under the pointer, and in the alternative text of its figure."""
+    artist.set_gid(HINT + text)
+
+
+def hint_points(axis: Axes, x: Iterable[float], y: Iterable[float], texts: Iterable[str]) -> None:
+    """Lay something over each point that says its value; nothing of it is seen."""
+    for at, height, text in zip(x, y, texts, strict=True):
+        (mark,) = axis.plot([at], [height], marker="o", ms=11, ls="none", mew=0, alpha=0)
+        hint(mark, text)
 
 
 def whiskers(rows: pd.DataFrame) -> np.ndarray:
@@ -177,7 +222,7 @@ def to_svg(figure: Figure) -> str:
     buffer = io.StringIO()
     with look():
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
+    return re.sub(f'<g id="{HINT}([^"]*)">', r"<g><title>\1</title>", buffer.getvalue())
 
 
 PLACES = re.compile(r'(\s(?:d|points|transform|x|y|x1|x2|y1|y2|width|height)=")([^"]*)"')
@@ -203,10 +248,21 @@ def inline_svg(svg: str, prefix: str, title: str) -> str:
     element = re.sub(r'\bid="', f'id="{prefix}-', element)
     element = re.sub(r"url\(#", f"url(#{prefix}-", element)
     element = re.sub(r'href="#', f'href="#{prefix}-', element)
-    safe = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
-    return element.replace("<svg ", f'<svg role="img" aria-label="{safe}" ', 1)
+    element = re.sub(r"#[0-9a-f]{6}\b", lambda found: _ink(found.group()), element)
+    return element.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
+
+
+def _ink(colour: str) -> str:
+    return f"var({INKS[colour]})" if colour in INKS else colour
 
 
 def picture(figure: Figure, prefix: str, caption: str) -> dict[str, str]:
-    """A figure as a section has it on the page: `svg`, with `prefix` before its ids, and `caption`."""
-    return {"svg": Markup(inline_svg(to_svg(figure), prefix, caption)), "caption": caption}
+    """A figure as a section has it on the page: `svg`, with `prefix` before its ids, and `caption`.
+
+    Its alternative text has the values that the figure shows under the pointer.
+    """
+    svg = to_svg(figure)
+    hints = [unescape(text) for text in dict.fromkeys(re.findall("<g><title>(.*?)</title>", svg, re.DOTALL))]
+    more = f"; and {len(hints) - MOST_HINTS} more" if len(hints) > MOST_HINTS else ""
+    alt = "Figure. " + ("; ".join(hints[:MOST_HINTS]) + more or caption)
+    return {"svg": Markup(inline_svg(svg, prefix, alt)), "caption": caption}

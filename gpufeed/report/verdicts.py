@@ -281,12 +281,8 @@ def short_ceiling(row: pd.Series) -> str:
     }[row["against_ceiling"]]
 
 
-def speed(row: pd.Series) -> str:
-    """A cell's rate with range and n."""
-    return _ranged(row, "")
-
-
-def _ranged(row: pd.Series, of: str) -> str:
+def speed(row: pd.Series, of: str = "") -> str:
+    """A cell's rate with range and n, or `of` its ceiling."""
     ends = (row[f"{of}images_per_s{end}"] for end in ("", "_min", "_max"))
     return wording.ranged(*ends, int(row[f"{of}n_repeats"]))
 
@@ -297,7 +293,7 @@ def to_ceiling(row: pd.Series) -> str:
         if not pd.isna(row.get("au")):
             return f"with an AU of {row['au'] * 100:.1f} %"
         return "and how far that is from the compute-only ceiling is unknown, for no replay cell was measured"
-    ceiling, share = f"the compute-only ceiling (replay), {_ranged(row, 'ceiling_')}", row["ceiling_share"]
+    ceiling, share = f"the compute-only ceiling (replay), {speed(row, 'ceiling_')}", row["ceiling_share"]
     again = "move the records of both away and run them again with nothing else on the machine"
     return {
         "below": f"{wording.percent(share)} of {ceiling}",

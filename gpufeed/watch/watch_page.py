@@ -17,8 +17,7 @@ from gpufeed.report import style, wording
 SCHEMA = 1
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 AGAIN = "name a watch.json that gpufeed.watch wrote, or watch the training again with this version"
-WIDTH_IN = 6.0  # narrow, to be readable on a phone
-FOLDED = 12  # stretches from which on a table is folded
+FOLDED = 12  # stretches: a longer table is folded
 LETTERS = 34  # of a name in a figure
 MOST = 400  # stretches in a table, and of a kind in a figure
 END, ALONE = "end_to_end", "compute_only"
@@ -174,12 +173,13 @@ def memory(size: int) -> str:
 def utilization(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return the figure of AU with its interval and the limit, one bar for each training."""
     with style.look(), style.mpl.rc_context({"font.size": 11}):
-        figure = style.Figure(figsize=(WIDTH_IN, 0.85 + 0.75 * len(runs)), layout="constrained")
+        figure = style.Figure(figsize=(style.WIDTH_IN, 0.85 + 0.75 * len(runs)), layout="constrained")
         axis = figure.subplots()
         for place, (name, found) in enumerate(runs.items()):
             au = found["au"]
             value, low, high = (au[key] for key in ("value", "low", "high"))
-            axis.barh(place, value or 0, height=0.4, color=style.BLUE, zorder=2)
+            (bar,) = axis.barh(place, value or 0, height=0.4, color=style.BLUE, zorder=2)
+            style.hint(bar, f"{name}: AU {brief(au)}")
             if low is not None:
                 axis.plot([low, high], [place] * 2, color="black", lw=2.5, marker="|", ms=11, mew=2, zorder=4)
             known = f"{'…' * (len(name) > LETTERS)}{name[-LETTERS:]}: " if len(runs) > 1 else ""
@@ -196,7 +196,7 @@ def utilization(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         "step with the loader. The whisker is its 95 % interval. The dashed line is the limit: a loader that "
         "never lets a step wait."
     )
-    return shown(figure, "utilization", caption)
+    return style.picture(figure, "utilization", caption)
 
 
 def brief(au: Mapping[str, Any]) -> str:
@@ -213,7 +213,7 @@ def rates(found: Mapping[str, Any], unit: str, size: int, prefix: str) -> dict[s
     if not timed:
         return None
     with style.look(), style.mpl.rc_context({"font.size": 11}):
-        figure = style.Figure(figsize=(WIDTH_IN, 3.4), layout="constrained")
+        figure = style.Figure(figsize=(style.WIDTH_IN, 3.4), layout="constrained")
         axis = figure.subplots()
         for kind in dict.fromkeys(one["kind"] for one in timed):
             of_kind = [one for one in timed if one["kind"] == kind]
@@ -230,7 +230,7 @@ def rates(found: Mapping[str, Any], unit: str, size: int, prefix: str) -> dict[s
         f"{unit.capitalize()} a second of each stretch, at the steps in which it was measured; the dashed "
         "lines are the rates of the table. What end to end lacks to compute only is lost to the input."
     )
-    return shown(figure, prefix, caption)
+    return style.picture(figure, prefix, caption)
 
 
 def draw_kind(axis: Axes, kind: str, stretches: Sequence[Mapping[str, Any]], size: int) -> None:
@@ -243,11 +243,3 @@ def draw_kind(axis: Axes, kind: str, stretches: Sequence[Mapping[str, Any]], siz
     axis.hlines(y, begin, end, colors=colour, lw=2.5, zorder=2)
     look = {"color": colour, "marker": marker, "ms": 5, "ls": "none", "zorder": 3}
     axis.plot(middle, y, label=word.replace("$", r"\$"), **look)
-
-
-def shown(figure, prefix: str, caption: str) -> dict[str, str]:
-    """Return a figure without a background, whose black is the page's text colour, for dark mode."""
-    for patch in (figure.patch, *(axis.patch for axis in figure.axes)):
-        patch.set_visible(False)
-    drawn = style.picture(figure, prefix, caption)
-    return {**drawn, "svg": Markup(str(drawn["svg"]).replace("#000000", "currentColor"))}

@@ -5,6 +5,7 @@ From the checkout: python results/reference/publish.py
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,6 +92,19 @@ def page(node: Path, name: str, config: str, experiments: tuple[str, ...], repea
     shutil.rmtree(node / "logs")
 
 
+def linked(path: Path, titles: dict[Path, str]) -> str:
+    """A page with links to those of the same machine, and of the same experiments on other machines."""
+    asked = {REFERENCE / name: set(experiments) for name, (_, experiments, _) in PAGES.items()}
+    lines = []
+    for other, title in titles.items():
+        if other == path:
+            lines.append(f'<li aria-current="page">{title}</li>')
+        elif other.parent == path.parent or asked[other] & asked[path]:
+            lines.append(f'<li><a href="{os.path.relpath(other, path.parent)}">{title}</a></li>')
+    nav = ['<nav aria-label="Published pages"><ul>', *lines, "</ul></nav>"]
+    return path.with_name(f"{path.name}.new").read_text().replace("<!-- pages -->", "\n".join(nav), 1)
+
+
 if __name__ == "__main__":
     paths = {REFERENCE / name: asked for name, asked in PAGES.items()}
     nodes = dict.fromkeys(path.parent for path in paths)
@@ -104,5 +118,8 @@ if __name__ == "__main__":
     figure_of_the_readme(REFERENCE / "h100")
     for path, asked in paths.items():
         page(path.parent, path.name, *asked)
-    for path in paths:
-        os.replace(path.with_name(f"{path.name}.new"), path)
+    written = {path: path.with_name(f"{path.name}.new") for path in paths}
+    titles = {path: re.search("<title>(.*?) · ", new.read_text())[1] for path, new in written.items()}
+    for path, new in written.items():
+        path.write_text(linked(path, titles))
+        new.unlink()

@@ -209,10 +209,8 @@ def start(found: Mapping[str, float]) -> str:
     )
 
 
-BAR_IN, BARS_HEAD_IN = 0.38, 1.0
-FEWEST_ROWS = 2  # that a panel has room for, so that a bar alone is no block
+BARS_HEAD_IN = 0.85
 VISIBLE = 0.002  # share of the longest bar: what is thinner is not in the legend
-BARS_ROOM = 1.45  # of the longest bar: what stands beside the bars is in it
 # Hatches tell them apart in a grey print, and the light ones stand beside dark ones.
 LOOKS = {
     "compute": (style.BLUE, "", "compute: what remains without any input"),
@@ -238,8 +236,9 @@ def draw_epochs(measurements: Sequence[Mapping]) -> Figure:
     drawn = [Bars(title, rows, [parts(found) for _, found in rows]) for title, rows in tasks]
     seen = {name for bars in drawn for name in bars.visible}
     looks = [look for name, look in LOOKS.items() if name in seen]
-    legend = {"handles": style.patches(looks), "ncols": 3}
-    return style.panels(drawn, _epochs_panel, lambda bars: bars.inches, NOTHING, 0.7, legend)
+    legend = {"handles": style.patches(looks), "ncols": 2, "fontsize": 8.5}
+    more = 0.1 + 0.2 * -(-len(looks) // 2)
+    return style.panels(drawn, _epochs_panel, lambda bars: bars.inches, NOTHING, more, legend, BARS_HEAD_IN)
 
 
 class Bars(NamedTuple):
@@ -259,29 +258,29 @@ class Bars(NamedTuple):
 
     @property
     def inches(self) -> float:
-        return BARS_HEAD_IN + BAR_IN * len(self.rows)
+        return style.rows_in(name for name, _ in self.rows)
 
 
 def _epochs_panel(axis: Axes, bars: Bars) -> None:
-    for y, ((_, found), seconds) in enumerate(zip(bars.rows, bars.split, strict=True)):
+    words = []
+    for y, ((who, found), seconds) in enumerate(zip(bars.rows, bars.split, strict=True)):
         left = 0.0
         for name, (colour, hatch, _) in LOOKS.items():
             if seconds[name] > 0:
                 bar = {"color": colour, "hatch": hatch, "edgecolor": "white", "lw": 0.6, "zorder": 2}
-                axis.barh(y, seconds[name], left=left, height=0.66, **bar)
+                (part,) = axis.barh(y, seconds[name], left=left, height=style.BAR, **bar)
+                style.hint(part, f"{who}, {name}: {wording.three_figures(seconds[name])} s")
                 left += seconds[name]
         share = found["shares"]["au"]["median"]
-        words = f"AU {wording.tenths(share)}, {ceilings_verdict.of(found).kind}"
-        axis.text(left + 0.01 * bars.longest, y, words, va="center", fontsize=9)
-    spare = max(0, FEWEST_ROWS - len(bars.rows)) / 2
-    style.rows(axis, [name for name, _ in bars.rows], room=0.5 + spare)
-    axis.set_xlim(0, bars.longest * BARS_ROOM)
+        words.append(f"AU {wording.tenths(share)}, {ceilings_verdict.of(found).kind}")
+    style.rows(axis, [name for name, _ in bars.rows], words)
+    axis.set_xlim(0, bars.longest * 1.02)
     axis.set_xlabel("seconds of an epoch, mean over the pairs")
     axis.grid(axis="x", color="#E4E4E4", zorder=0)
     axis.set_title(style.title(bars.title))
 
 
-AXES_IN, AXES_HEAD_IN, NAME_IN = 3.0, 0.9, 0.2
+AXES_IN, AXES_HEAD_IN, NAME_IN = 2.6, 0.9, 0.18
 AXES_ROOM = 1.08  # of the scale, so that the fastest lies below the edge of its panel
 TEN, RIM = 0.1, 0.01  # the scale of AU begins at a ten, and below the lowest by what keeps its marker whole
 SPEEDS_CAPTION = (
@@ -301,7 +300,7 @@ def draw_speeds(measurements: Sequence[Mapping]) -> Figure:
 
 
 def _speeds_height(task: tuple[str, Sequence]) -> float:
-    return AXES_HEAD_IN + max(AXES_IN, NAME_IN * len(task[1]))
+    return AXES_HEAD_IN + AXES_IN + NAME_IN * len(task[1])
 
 
 def _speeds_panel(axis: Axes, task: tuple[str, Sequence[tuple[str, Mapping]]]) -> None:
@@ -313,6 +312,8 @@ def _speeds_panel(axis: Axes, task: tuple[str, Sequence[tuple[str, Mapping]]]) -
             [au["median"]], [rate["median"]], xerr=_reach(au), yerr=_reach(rate), capsize=3, lw=1.2, ms=7,
             label=f"{name}: {wording.tenths(au['median'])}", **_point(number),
         )  # fmt: skip
+        said = f"{name}: AU {wording.tenths(au['median'])}, {wording.count(rate['median'])} images/s"
+        style.hint_points(axis, [au["median"]], [rate["median"]], [said])
     axis.axvline(1, color="black", lw=1, ls="--")
     axis.set_xlim(*_scale([found["shares"]["au"] for _, found in rows]))
     axis.set_ylim(0, AXES_ROOM * max(found["images_per_s"][END]["max"] for _, found in rows))
@@ -322,7 +323,7 @@ def _speeds_panel(axis: Axes, task: tuple[str, Sequence[tuple[str, Mapping]]]) -
     axis.set_xlabel("AU: compute-only over end-to-end time")
     axis.set_ylabel("images per second, end to end")
     axis.grid(color="#E4E4E4")
-    axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9)
+    axis.legend(loc="upper left", bbox_to_anchor=(0, -0.6 / AXES_IN), fontsize=9)
 
 
 def _scale(shares: Sequence[Mapping]) -> tuple[float, float]:

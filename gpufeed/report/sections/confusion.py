@@ -168,11 +168,11 @@ def prediction(row: Mapping[str, str]) -> dict:
     return {"file": "/".join(Path(row["file"]).parts[-2:]), "classes": classes, "reason": row["reason"]}
 
 
-MATRIX_IN, BAR_IN = 6.4, 0.24  # height of the matrix with its names, and of one bar
+MATRIX_IN = 5.2  # height of the matrix with its names
 MOST_COUNTS = 20  # classes up to which each field has its count
 MOST_NAMES = 45  # classes up to which each row has its name, in letters of six points or more
 MOST_PAIRS = 10
-TITLE_WIDTH = 120  # letters of a line
+TITLE_WIDTH = 80  # letters of a line
 LONGEST = 18  # letters of a name
 NORM = PowerNorm(0.5, vmin=0, vmax=1)  # a share of 1 % has a tenth of the scale
 COLOURS = colormaps["Blues"].with_extremes(bad="#C8C8C8")
@@ -186,7 +186,7 @@ def matrix_figure(matrix: np.ndarray, classes: Sequence[str], pairs: Sequence[Pa
     """matrix: int64 (classes, classes), true classes in rows; pairs: the confused ones."""
     pairs = pairs[:MOST_PAIRS]
     with style.look():
-        figure, axes = style.stack([MATRIX_IN, 0.8 + BAR_IN * len(pairs)] if pairs else [MATRIX_IN])
+        figure, axes = style.stack([MATRIX_IN, 0.8 + style.ROW_IN * len(pairs)] if pairs else [MATRIX_IN])
         draw_matrix(axes[0], matrix, classes)
         figure.suptitle(textwrap.fill(title, TITLE_WIDTH), x=0.01, ha="left", fontsize=9)
         if pairs:
@@ -235,13 +235,11 @@ def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
     both = ((shortened(name, LONGEST) for name in (pair.true, pair.predicted)) for pair in pairs)
     names = [" taken for ".join(names) for names in both]
     counts = [pair.count for pair in pairs]
-    axis.barh(range(len(pairs)), counts, color=style.BLUE, height=0.7)
-    axis.set_yticks(range(len(pairs)), names, fontsize=9)
-    axis.invert_yaxis()
-    for place, pair in enumerate(pairs):
-        said = f"{pair.count:,} of {pair.of:,}"
-        axis.annotate(said, (pair.count, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
-    axis.set_xlim(0, max(counts) * 1.2)
+    said = [f"{pair.count:,} of {pair.of:,}" for pair in pairs]
+    bars = axis.barh(range(len(pairs)), counts, color=style.BLUE, height=style.BAR)
+    for bar, name, words in zip(bars, names, said, strict=True):
+        style.hint(bar, f"{name}: {words} images")
+    style.rows(axis, names, said)
     axis.set_xlabel("images")
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.0f}"))

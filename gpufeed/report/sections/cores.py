@@ -167,7 +167,7 @@ def section(cells: pd.DataFrame, name: str) -> dict | None:
         return None
     return {
         "tables": [table(panel) for panel in panels],
-        "picture": style.picture(draw(cells), f"{name}-cores-0", CAPTION),
+        "pictures": [style.picture(draw(cells), f"{name}-cores-0", CAPTION)],
     }
 
 
@@ -221,6 +221,11 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
         x, y = (line[column].to_numpy(float) for column in ("cores_asked", "of_replay"))
         reach = [line["of_replay"] - line["low"], line["high"] - line["of_replay"]]
         axis.errorbar(x, y, yerr=reach, capsize=3, lw=1.6, ms=6, **look)
+        said = [
+            f"{name}, {wording.plural(int(row['cores_asked']), 'core')}: AU " + ", ".join(field(row))
+            for _, row in line.iterrows()
+        ]
+        style.hint_points(axis, x, y, said)
         ends.append((x[-1], y[-1], str(name), look["color"]))
     ends.sort(key=lambda end: end[1])
     gap = top * NAME_IN / max(AXES_IN, NAME_IN * (1 + len(ends)))

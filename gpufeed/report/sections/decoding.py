@@ -138,7 +138,7 @@ def draw_crossover(points: pd.DataFrame) -> Figure:
     Below each size stands how many cores the best GPU decoder is worth there.
     """
     panels = [(rows, found) for rows in decoding_tables.machines(points) if (found := crossover.sizes(rows))]
-    return style.panels(panels, lambda axis, panel: _crossover_panel(axis, *panel), lambda _: 5.6, NOTHING)
+    return style.panels(panels, lambda axis, panel: _crossover_panel(axis, *panel), lambda _: 5.2, NOTHING)
 
 
 def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
@@ -150,6 +150,8 @@ def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
             np.array([getattr(rate, end) for _, rate in series]) * scale for end in ("median", "low", "high")
         )
         axis.errorbar(sides, middle, yerr=[middle - low, high - middle], capsize=3, ms=6, **look)
+        said = [f"{words}, {side:g} pixels: {wording.count(rate.median)} images/s" for side, rate in series]
+        style.hint_points(axis, sides, middle, said)
         names.append((sides[-1], middle[-1], words, look["color"]))
     axis.set(xscale="log", yscale="log", ylabel="million pixels decoded per second")
     sides = [size.side for size in found]
@@ -158,7 +160,7 @@ def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
     style.plain_ticks(axis.yaxis)
     label = "side of the image in pixels"
     if any(size.worth for size in found):
-        label += "; below it, how many CPU cores the best GPU decoder is worth"
+        label += "\nbelow it: CPU cores that the best GPU decoder is worth"
     axis.set_xlabel(label)
     axis.set_xlim(min(sides) / 1.25, max(sides) * 1.25)
     axis.grid(color=GRID)
@@ -176,6 +178,7 @@ def _machine(rows: pd.DataFrame) -> str:
 
 def _tick(size: Size) -> str:
     words = crossover.say_worth(size.worth).replace("less than ", "< ").replace("more than ", "> ")
+    words = words.partition(" core")[0]
     return size.label + ("" if size.worth is None else f"\n{words}")
 
 
@@ -246,9 +249,9 @@ def spread(places: np.ndarray, gap: float) -> np.ndarray:
 
 
 def draw_decoding(points: pd.DataFrame) -> Figure:
-    """Small multiples: images per second against batch size, and warm against cold.
+    """Panels below each other, one a dataset: images per second against batch size, and warm against cold.
 
-    A column a dataset, two rows a machine, of which each has its name above them if there are several.
+    Each machine has its name above its panels if there are several.
     """
     found = decoding_tables.machines(decoding_tables.measured(points))
     machines = [(rows, lines) for rows in found if (lines := _decoding_lines(rows))]
@@ -256,7 +259,7 @@ def draw_decoding(points: pd.DataFrame) -> Figure:
         return style.sentence_figure(NO_MORE)
     decoders = list(dict.fromkeys(points["decoder"]))
     looks = {name: style.line(number) for number, name in enumerate(decoders)}
-    heights = [sum(line.inches for line in lines) for _, lines in machines]
+    heights = [sum(line.inches * len(line.panels) for line in lines) for _, lines in machines]
     with style.look():
         # room for the legend, and for the name of each machine
         size = (style.WIDTH_IN, sum(heights) + 0.9 + 0.5 * len(machines) * (len(machines) > 1))
@@ -269,12 +272,12 @@ def draw_decoding(points: pd.DataFrame) -> Figure:
         panels = [panel for _, lines in machines for line in lines for panel in line.panels]
         shown = {name for panel in panels for name in panel["decoder"]}
         handles = [Line2D([], [], label=name, **looks[name]) for name in decoders if name in shown]
-        figure.legend(handles=handles, loc="outside upper left", ncols=5, fontsize=9)
+        figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=9)
     return figure
 
 
 class Line(NamedTuple):
-    """Panels side by side, a dataset each, who draws one of them, and their height."""
+    """Panels, a dataset each, who draws one of them, and the height of one."""
 
     panels: list[pd.DataFrame]
     draw: Callable[[Axes, pd.DataFrame, dict[str, dict]], None]
@@ -288,19 +291,17 @@ def _decoding_lines(rows: pd.DataFrame) -> list[Line]:
     batches = _panels_of(rows[rows["cache"] == "warm"], "batch_size")
     colds = _panels_of(rows[rows["main"].astype(bool)], "cache")
     decoders = max((panel["decoder"].nunique() for panel in colds), default=0)
-    lines = [Line(batches, _batch_panel, 4.2), Line(colds, _cold_panel, 1.5 + 0.3 * decoders)]
+    lines = [Line(batches, _batch_panel, 3.2), Line(colds, _cold_panel, 1.0 + style.ROW_IN * decoders)]
     return [line for line in lines if line.panels]
 
 
 def _draw_lines(figure: SubFigure, lines: Sequence[Line], looks: dict[str, dict]) -> None:
     """One machine's lines, below each other."""
-    columns, inches = max(len(line.panels) for line in lines), [line.inches for line in lines]
-    axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=inches)
-    for places, line in zip(axes, lines, strict=True):
-        for axis, panel in zip(places, line.panels, strict=False):
-            line.draw(axis, panel, looks)
-        for axis in places[len(line.panels) :]:
-            axis.set_axis_off()
+    panels = [(line, panel) for line in lines for panel in line.panels]
+    inches = [line.inches for line, _ in panels]
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=inches)[:, 0]
+    for axis, (line, panel) in zip(axes, panels, strict=True):
+        line.draw(axis, panel, looks)
 
 
 def has_decoding(points: pd.DataFrame) -> bool:
@@ -320,13 +321,19 @@ def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None
         ours = ours.sort_values("batch_size")
         look = {"capsize": 3, "ms": 5, "lw": 1.4, **looks[decoder]}
         axis.errorbar(ours["batch_size"], ours["images_per_s"], yerr=style.whiskers(ours), **look)
+        both = ours["batch_size"], ours["images_per_s"]
+        said = [
+            f"{decoder}, {size:,} images a call: {wording.count(rate)} images/s"
+            for size, rate in zip(*both, strict=True)
+        ]
+        style.hint_points(axis, *both, said)
     sizes = sorted(set(rows["batch_size"]))
     axis.set(xscale="log", yscale="log", xlabel="images a call", ylabel="images per second")
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axis.xaxis.set_minor_locator(NullLocator())
     style.plain_ticks(axis.yaxis)
     axis.grid(color=GRID)
-    axis.set_title(f"Batch size\n{_dataset(rows)}")
+    axis.set_title(f"Batch size, {_dataset(rows)}")
 
 
 def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
@@ -339,12 +346,15 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
         for some, face in ((cold, "white"), (same[same["cache"] == "warm"], colour)):
             bar = {"fmt": "o", "ms": 7, "color": colour, "mfc": face, "capsize": 3}
             axis.errorbar(some["images_per_s"], [y], xerr=style.whiskers(some), **bar)
-    axis.set_yticks(range(len(warm)), warm["decoder"], fontsize=9)
-    axis.set_ylim(len(warm) - 0.5, -0.5)
+            said = (
+                f"{decoder}, {some['cache'].iloc[0]}: {wording.count(some['images_per_s'].iloc[0])} images/s"
+            )
+            style.hint_points(axis, some["images_per_s"], [y], [said])
+    style.rows(axis, warm["decoder"])
     axis.set(xscale="log", xlabel="images per second (filled: warm, hollow: cold)")
     style.plain_ticks(axis.xaxis)
     axis.grid(axis="x", color=GRID)
-    axis.set_title(f"Page cache\n{_dataset(rows)}")
+    axis.set_title(f"Page cache, {_dataset(rows)}")
 
 
 def _dataset(rows: pd.DataFrame) -> str:

@@ -7,7 +7,6 @@ fastest after over the slowest before (see `standing`). The figure shows each fa
 
 from collections.abc import Mapping
 from math import ceil, floor
-from textwrap import fill
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -207,8 +206,7 @@ def answer(reached: bool, missed: bool, rows: list[pd.Series]) -> str:
     return HOLDS if reached else FAILS
 
 
-ROW_IN, LINE_IN, REST_IN = 0.36, 0.18, 1.3
-LABEL = 44  # characters a line of a change's name
+REST_IN = 0.85
 AHEAD, BEHIND = (style.BLUE, "o"), (style.VERMILION, "s")
 LOOKS = {FASTER: AHEAD, ABOVE: AHEAD, SLOWER: BEHIND, BELOW: BEHIND}  # anything else is grey
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -217,18 +215,17 @@ STEPS, MOST_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2), 7
 
 def factors(machines: list[dict]) -> Figure:
     """One panel a machine, one row a change; machines: of `impact.section`, each with a row at least."""
-    return style.panels(machines, _panel, _height)
+    return style.panels(machines, _panel, _height, head=REST_IN)
 
 
 def _height(machine: dict) -> float:
     """Inches of a panel, in which the longest name of a change does not reach into the next row."""
-    lines = max(len(wrapped_name(row).splitlines()) for row in machine["rows"])
-    return REST_IN + max(ROW_IN, LINE_IN * lines) * len(machine["rows"])
+    return style.rows_in([row["change"] for row in machine["rows"]], words(machine))
 
 
-def wrapped_name(row: dict) -> str:
-    """A change's name in lines."""
-    return fill(row["change"], LABEL)
+def words(machine: dict) -> list[str]:
+    """Factor and verdict of each change."""
+    return [f"{wording.ratio(row['factor'])} {row['verdict']}" for row in machine["rows"]]
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -247,19 +244,15 @@ def _panel(axis: Axes, machine: dict) -> None:
         colour, marker = LOOKS.get(row["verdict"], (style.GREY, "D"))
         reach = [[row["factor"] - row["low"]], [row["high"] - row["factor"]]]
         axis.errorbar([row["factor"]], [y], xerr=reach, color=colour, marker=marker, ms=6, capsize=3, lw=1.4)
-        words = f"{wording.ratio(row['factor'])} {row['verdict']}"
-        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-        axis.annotate(words, (1, y), (6, 0), fontsize=8, **place)
+        said = f"{row['change']}: {row['factor_words']} ({row['range_words']}), {row['verdict']}"
+        style.hint_points(axis, [row["factor"]], [y], [said])
     low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
     axis.set_xscale("log")
     axis.set_xlim(min(low, 0.9) / 1.1, max(high, 1.1) * 1.1)
     axis.set_xticks(ticks(*axis.get_xlim()))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    style.rows(axis, [wrapped_name(row) for row in rows], room=0.6)
-    # from the right end, since the names of the changes leave little room to the right of the left one
-    axis.set_xlabel(
-        "images per second after the change over before; bars: 95 % interval, or range", loc="right"
-    )
-    axis.set_title(machine["title"], loc="right")
+    style.rows(axis, [row["change"] for row in rows], words(machine))
+    axis.set_xlabel("images per second after the change over before; bars: 95 % interval, or range")
+    axis.set_title(style.title(machine["title"]))
     axis.grid(axis="x", color="#DDDDDD")

@@ -95,8 +95,7 @@ def line(row: Mapping, rows: Mapping, sizes: Sequence[int], notes: Sequence[str]
     }
 
 
-ROW_IN, HEAD_IN = 0.34, 1.0
-GROUP = 0.8  # of the distance of two rows is bars
+HEAD_IN = 1.0
 EDGE = 1.5  # from the first point to the edge, for the number above it
 HATCHES = ("", "//", "..", "\\\\")
 NOTHING = "Nothing to draw: no backend of any model has been measured."
@@ -107,7 +106,7 @@ def draw(measurements: Sequence[Mapping]) -> Figure:
     drawn = [found for found in measurements if done(found)]
     if not drawn:
         return style.sentence_figure(NOTHING)
-    heights = [HEAD_IN + ROW_IN * len(done(found)) for found in drawn]
+    heights = [HEAD_IN + style.ROW_IN * len(done(found)) for found in drawn]
     sizes = sorted({batch for found in drawn for batch in batches(found)})
     with style.look():
         figure = Figure(figsize=(style.WIDTH_IN, sum(heights) + 0.4), layout="constrained")
@@ -131,7 +130,7 @@ def _look(number: int) -> dict[str, str]:
 
 
 def _throughput(axis: Axes, found: Mapping, sizes: Sequence[int]) -> None:
-    rows, wide = done(found), GROUP / len(sizes)
+    rows, wide = done(found), style.BAR / len(sizes)
     for number, batch in enumerate(sizes):
         have = [(at, rate(row, batch)) for at, row in enumerate(rows.values()) if rate(row, batch)]
         if not have:
@@ -139,7 +138,9 @@ def _throughput(axis: Axes, found: Mapping, sizes: Sequence[int]) -> None:
         y = np.array([at for at, _ in have]) + (number - (len(sizes) - 1) / 2) * wide
         middle, low, high = (np.array([found[end] for _, found in have]) for end in ("median", "min", "max"))
         look = {**_look(number), "height": wide, "edgecolor": "white", "lw": 0, "zorder": 2}
-        axis.barh(y, middle, **look)
+        for bar, (at, one) in zip(axis.barh(y, middle, **look), have, strict=True):
+            who = " ".join(list(rows)[at])
+            style.hint(bar, f"{who}, batch {batch}: {wording.count(one['median'])} images/s")
         axis.errorbar(middle, y, xerr=[middle - low, high - middle], **style.RANGE)
     style.rows(axis, [f"{backend} {precision}" for backend, precision in rows])
     axis.grid(axis="x", color="#E4E4E4", zorder=0)
@@ -156,6 +157,10 @@ def _latency(axis: Axes, found: Mapping) -> None:
     reach = [np.zeros(len(rows)), np.maximum(high - middle, 0)]
     look = {"fmt": "o", "color": style.VERMILION, "ecolor": "black", "capsize": 2, "lw": 1}
     axis.errorbar(middle, range(len(rows)), xerr=reach, **look)
+    said = [
+        f"{row['backend']} {row['precision']}: {row['latency']['host_ms']['median']:.3g} ms" for row in rows
+    ]
+    style.hint_points(axis, middle, range(len(rows)), said)
     for at, value in enumerate(middle):
         axis.annotate(f"{value:.3g}", (value, at), (0, 4), **style.ABOVE)
     axis.set_xscale("log")

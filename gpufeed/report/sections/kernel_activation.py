@@ -135,7 +135,7 @@ def cell(row: Mapping) -> dict:
     return {"first": share, "rest": [f"{row['gb_per_s']:,.0f} GB/s", time, call]}
 
 
-PANEL_IN, LEGEND_IN, COLUMNS = 2.7, 0.7, 2
+PANEL_IN, LEGEND_IN = 2.5, 0.7
 GROUP = 0.84  # of the distance of two groups is bars
 LOOKS = {
     "extension": (style.BLUE, ""),
@@ -154,21 +154,17 @@ SHORT = {  # what fits above a panel
 
 
 def draw(done: ActivationRows, settings: Mapping) -> Figure:
-    """Panels that have a time, two a row. done: see `ActivationRows`."""
+    """Panels that have a time. done: see `ActivationRows`."""
     panels = [key for key in SHOWN if any(found[:2] == key for found in done)]
     if not panels:
         return style.sentence_figure(NOTHING)
     with style.look():
-        lines = -(-len(panels) // COLUMNS)
-        figure = Figure(figsize=(style.WIDTH_IN, LEGEND_IN + PANEL_IN * lines), layout="constrained")
-        axes = figure.subplots(lines, COLUMNS, squeeze=False).ravel()
-        for axis in axes[len(panels) :]:
-            axis.set_visible(False)
-        for axis, (work, form) in zip(axes, panels, strict=False):
+        figure, axes = style.stack([PANEL_IN] * len(panels), LEGEND_IN)
+        for axis, (work, form) in zip(axes, panels, strict=True):
             _panel(axis, done, work, form, settings["columns"])
         names = [name for name in WHO if any(found[2] == name for found in done)]
         handles = style.patches((*LOOKS[name], WHO[name]) for name in names)
-        figure.legend(handles=handles, loc="outside upper left", ncols=len(names))
+        figure.legend(handles=handles, loc="outside upper left", ncols=3)
     return figure
 
 
@@ -181,7 +177,11 @@ def _panel(axis: Axes, done: ActivationRows, work: str, form: str, columns: list
         found = [(at, row) for at, row in found if row]
         x = np.array([at for at, _ in found]) + (number - (len(names) - 1) / 2) * wide
         middle, low, high = np.array([_value(row) for _, row in found]).T
-        axis.bar(x, middle, width=wide, color=colour, hatch=hatch, edgecolor="white", lw=0, zorder=2)
+        bars = axis.bar(x, middle, width=wide, color=colour, hatch=hatch, edgecolor="white", lw=0, zorder=2)
+        for bar, (_, row) in zip(bars, found, strict=True):
+            first, rest = cell(row).values()
+            who = f"{SHOWN[work, form]}, {WHO[name]}, {row['columns']} columns"
+            style.hint(bar, f"{who}: {first}, {rest[-2]}")
         axis.errorbar(x, middle, yerr=[middle - low, high - middle], **style.RANGE)
         for place, end, (_, row) in zip(x, high, found, strict=True):
             value = row["share_of_copy"] * 100 if row["yardstick"] else row["ms_median"] * 1000

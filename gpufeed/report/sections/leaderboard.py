@@ -39,6 +39,7 @@ class Column:
     """A heading and how a row of the table of cells fills it. optional: left out where no row has a value.
 
     of: the column that it is about; where it is empty, the field is a dash. say: the field of (row, value).
+    more: not of the ten that a page shows at first.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Column:
     say: Callable[[pd.Series, Any], Field]
     number: bool = True
     optional: bool = False
+    more: bool = False
 
     def fill(self, row: pd.Series) -> Field:
         value = row.get(self.of)
@@ -84,6 +86,11 @@ class Board:
 
     def heading(self, facet: str) -> str:
         return FACETS[facet][0]
+
+    def shown(self, row: Row) -> list[tuple[Column, Field]]:
+        """The fields of a row that a page shows at first, each with its column."""
+        both = zip(self.columns, row.fields, strict=True)
+        return [(column, field) for column, field in both if not column.more]
 
 
 def board(cells: pd.DataFrame, records: pd.DataFrame) -> Board | None:
@@ -255,21 +262,21 @@ def _words(_: pd.Series, text: str) -> Field:
 
 
 def _status(row: pd.Series, status: str) -> Field:
-    return Field(status, "" if status == "done" else row["sentence"], status)
+    return Field(status) if status == "done" else Field(status, row["sentence"], status)
 
 
 COLUMNS = [
     Column("Pipeline", "label", _words, number=False),
     Column(TASK, "task", _words, number=False),
     Column(RATE, "images_per_s", _rate),
-    Column("Predicted (images/s)", "predicted_images_per_s", _predicted, optional=True),
-    Column("Steady (images/s)", "steady_images_per_s", _steady, optional=True),
+    Column("Predicted (images/s)", "predicted_images_per_s", _predicted, optional=True, more=True),
+    Column("Steady (images/s)", "steady_images_per_s", _steady, optional=True, more=True),
     Column("Share of ceiling", "against_ceiling", _ceiling, optional=True),
     Column("AU", "au", _au, optional=True),
     Column("Wait", "wait_share", _wait),
     Column("Peak memory (MiB)", "peak_host_mib", _memory, optional=True),
     Column("J / 1000 images", "j_per_1000_images", _taken, optional=True),
-    Column("CPU s / 1000 images", "cpu_s_per_1000_images", _taken, optional=True),
+    Column("CPU s / 1000 images", "cpu_s_per_1000_images", _taken, optional=True, more=True),
     Column(DEVICE, "hardware", _words, number=False),
-    Column("Status", "status", _status, number=False),
+    Column("Status", "status", _status, number=False, optional=True),
 ]

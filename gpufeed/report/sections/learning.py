@@ -130,7 +130,7 @@ def _comparable(cells: pd.DataFrame, final: pd.DataFrame) -> Iterator[pd.DataFra
                 yield losses
 
 
-LEAST_IN, ROW_IN, REST_IN, HELD_OUT_IN = 3.2, 0.24, 1.3, 2.7
+CURVES_IN, REST_IN = 2.6, 0.8
 SHEET_IN = 10.0  # what fits on A4 and US Letter with its caption, at the width of the paper
 MARKS = 9  # markers a curve, about: more would hide its dashes, and the curves below it
 
@@ -138,9 +138,9 @@ MARKS = 9  # markers a curve, about: more would hide its dashes, and the curves 
 def draw(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[Figure]:
     """Training loss against epochs, and the final loss of each pipeline, for cells of more than one epoch.
 
-    epochs: as `read_epochs` makes it. A row of panels a task, activations of the model together;
-    below it the loss and accuracy on held-out images, where they were asked for in two epochs. Curves that
-    agree lie on each other, so the final losses stand below each other on the right, where the names,
+    epochs: as `read_epochs` makes it. Two panels a task, activations of the model together;
+    below them the loss and accuracy on held-out images, where they were asked for in two epochs. Curves that
+    agree lie on each other, so the final losses stand in rows below them, where the names,
     which are the legend, give the accuracy. As many figures as sheets of paper they take; none without cells.
     """
     return [_sheet(tasks, epochs) for tasks in _sheets(learners(cells, epochs), epochs)]
@@ -150,9 +150,9 @@ def _sheets(panels: list[pd.DataFrame], epochs: pd.DataFrame) -> list[list[tuple
     """The tasks of each figure with the heights of their lines of panels; a task stays in one piece."""
     sheets, room = [], 0.0
     for rows in panels:
-        heights = [max(LEAST_IN, REST_IN + ROW_IN * len(rows))]
+        heights = [CURVES_IN + REST_IN + style.rows_in(names(rows))]
         if asked_again(rows, epochs):
-            heights.append(HELD_OUT_IN)
+            heights.append(2 * CURVES_IN)
         if not sheets or sum(heights) > room:
             sheets.append([])
             room = SHEET_IN
@@ -167,10 +167,10 @@ def _sheet(tasks: list[tuple[pd.DataFrame, list[float]]], epochs: pd.DataFrame) 
     inches = [height for _, heights in tasks for height in heights]
     with style.look():
         figure = Figure(figsize=(style.WIDTH_IN, sum(inches)), layout="constrained")
-        # a part for each line of panels: names beside one of them leave the others their width
         parts = figure.subfigures(len(lines), 1, squeeze=False, height_ratios=inches)[:, 0]
         for part, (rows, held_out) in zip(parts, lines, strict=True):
-            left, right = part.subplots(1, 2)
+            ratios = [CURVES_IN, CURVES_IN if held_out else REST_IN + style.rows_in(names(rows))]
+            left, right = part.subplots(2, 1, height_ratios=ratios)
             if held_out:
                 _curves(left, rows, epochs, "held_out_loss", "loss on held-out images")
                 _curves(right, rows, epochs, "top1", "top-1 on held-out images")
@@ -243,11 +243,16 @@ def _final(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame) -> None:
         reach = [[middle - losses.min()], [losses.max() - middle]]
         look = style.line(row["look"])
         axis.errorbar([middle], [place], xerr=reach, ms=6, capsize=3, lw=1.4, **look)
+        style.hint_points(axis, [middle], [place], [f"{_with_accuracy(row)}, final loss {middle:.3g}"])
     axis.set_xlabel("training loss of the last epoch")
     axis.xaxis.set_major_locator(MaxNLocator(4))
-    axis.set_yticks(range(len(rows)), [_with_accuracy(row) for _, row in rows.iterrows()], fontsize=8)
-    axis.set_ylim(len(rows) - 0.4, -0.6)
+    style.rows(axis, names(rows))
     axis.grid(color="#E4E4E4")
+
+
+def names(rows: pd.DataFrame) -> list[str]:
+    """The pipelines, with their accuracy where it is known."""
+    return [_with_accuracy(row) for _, row in rows.iterrows()]
 
 
 def _with_accuracy(row: pd.Series) -> str:

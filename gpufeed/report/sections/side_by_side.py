@@ -199,6 +199,8 @@ def _phases(axis, middle: pd.DataFrame) -> None:
         at = places + (number - 0.5) * wide
         bars = axis.bar(at, heights, wide, label=name, zorder=2, yerr=reach, error_kw=WHISKERS, **look)
         axis.bar_label(bars, [f"{value:.2f}" for value in heights], padding=3, fontsize=8)
+        for bar, part, value in zip(bars, PARTS, heights, strict=True):
+            style.hint(bar, f"{name}, {part}: {value:.2f} ms")
     axis.set_xticks(places, PARTS)
     axis.set_ylabel("milliseconds a batch")
     axis.margins(y=0.15)
@@ -207,13 +209,11 @@ def _phases(axis, middle: pd.DataFrame) -> None:
 
 
 def _totals(axis, middle: pd.DataFrame) -> None:
-    for number, (_, row) in enumerate(middle.iterrows()):
+    for number, (name, row) in enumerate(middle.iterrows()):
         (value,), reach = _medians_and_reach(row, ["total_ms"])
         look = {"color": COLOURS[number], "hatch": HATCHES[number], "edgecolor": "white", "lw": 0}
-        bar = axis.barh([number], [value], 0.6, zorder=2, xerr=reach, error_kw=WHISKERS, **look)
-        axis.bar_label(bar, [f"{value:.2f} ms"], padding=6, fontsize=9)
-    axis.set_yticks(range(len(middle)), middle.index)
-    axis.invert_yaxis()
-    axis.margins(x=0.15)
+        bar = axis.barh([number], [value], style.BAR, zorder=2, xerr=reach, error_kw=WHISKERS, **look)
+        style.hint(bar[0], f"{name}: {value:.2f} ms")
+    style.rows(axis, middle.index, [f"{value:.2f} ms" for value in middle["total_ms", "median"]])
     axis.set_xlabel("mean total, milliseconds a batch, the wait for data included")
     axis.grid(axis="x", color="#E4E4E4", zorder=0)

@@ -21,8 +21,7 @@ LANES = {
     "transfer_ms": ("transfer", style.SKY, ".."),
     "train_ms": ("compute", style.GREEN, ""),
 }
-PANEL_IN, HEAD_IN = 1.35, 0.55
-TITLE_LETTERS = 100  # of a line above the panels
+PANEL_IN, HEAD_IN = 1.9, 0.55
 NOTHING = "Nothing to draw: no task has two loaders with finished repeats and their steps."
 CAPTION = (
     "One steady batch with the fastest and with the slowest loader, on one scale: the full batch whose "
@@ -112,30 +111,31 @@ def draw(two: list[Step]) -> Figure:
     left = min(min(-step.before_ms, *step.starts.values()) for step in two)
     right = max(start + getattr(step, name) for step in two for name, start in step.starts.items())
     with style.look():
-        title = textwrap.wrap(two[0].title, TITLE_LETTERS)
+        title = textwrap.wrap(two[0].title, style.TITLE_LETTERS + 5)
         figure, axes = style.stack([PANEL_IN] * len(two), more=HEAD_IN + 0.15 + 0.15 * len(title))
         figure.suptitle("\n".join(title), x=0.01, ha="left", fontsize=10)
         for axis, step in zip(axes, two, strict=True):
             _panel(axis, step)
-            axis.set_xlim(left - 0.01 * (right - left), right + 0.12 * (right - left))
+            axis.set_xlim(left - 0.01 * (right - left), right + 0.01 * (right - left))
         axes[-1].set_xlabel("milliseconds since the end of training on the batch before")
     return figure
 
 
 def _panel(axis: Axes, step: Step) -> None:
     axis.axvline(0, color="black", lw=1.2, zorder=1)
-    axis.barh(len(LANES) - 1, -step.before_ms, height=0.7, zorder=2, facecolor="#C9CDD2", edgecolor="white")
+    axis.barh(
+        len(LANES) - 1, -step.before_ms, height=style.BAR, zorder=2, facecolor="#C9CDD2", edgecolor="white"
+    )
     for lane, (name, (_, colour, hatch)) in enumerate(LANES.items()):
         width, start = getattr(step, name), step.starts[name]
         if width > 0:
             look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "lw": 0.6}
             if not step.waited and name != "train_ms":
                 look = {"facecolor": "none", "edgecolor": "black", "ls": "--", "lw": 1.1}
-            axis.barh(lane, width, left=start, height=0.7, zorder=2, **look)
-        text = f"{wording.count(width)} ms" if width > 0 else "nothing"
-        axis.annotate(
-            text, (start + width, lane), (4, 0), textcoords="offset points", va="center", fontsize=9
-        )
-    style.rows(axis, [name for name, *_ in LANES.values()], room=0.55)
+            (bar,) = axis.barh(lane, width, left=start, height=style.BAR, zorder=2, **look)
+            style.hint(bar, f"{step.label}, {LANES[name][0]}: {wording.count(width)} ms")
+    widths = [getattr(step, name) for name in LANES]
+    said = [f"{wording.count(width)} ms" if width > 0 else "nothing" for width in widths]
+    style.rows(axis, [name for name, *_ in LANES.values()], said)
     axis.set_title(f"{step.label}: {wording.count(step.total_ms)} ms from batch to batch")
     axis.grid(axis="x", color="#E4E4E4", zorder=0)

@@ -139,5 +139,5 @@ def test_of_thousands_of_stretches_some_are_shown():
 
 def test_every_black_line_follows_a_dark_mode():
     drawings = re.findall(r"<svg.*?</svg>", watch_page.page({"mine": made.watched()}), re.DOTALL)
-    assert all("currentColor" in one for one in drawings)
-    assert not any(re.search(r"#000000|fill: #ffffff", one) for one in drawings)
+    assert all("var(--ink)" in one for one in drawings)
+    assert not any(re.search(r"#000000|#ffffff", one) for one in drawings)

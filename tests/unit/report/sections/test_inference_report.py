@@ -154,7 +154,7 @@ def test_table_and_figure_are_written_by_the_script(tmp_path):
     assert (rows[6]["status"], rows[6]["sentence"]) == ("skipped", "There are no weights.")
     drawn = ElementTree.parse(out.figure)
     words = "".join(drawn.getroot().itertext())
-    for text in ("torchao_int8 int8", "batch 1024", "vit_tiny on synthetic_224; NVIDIA H200"):
+    for text in ("torchao_int8 int8", "batch 1024", "vit_tiny on synthetic_224", "NVIDIA H200"):
         assert text in words
     assert "tensorrt" not in words
 

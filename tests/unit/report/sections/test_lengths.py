@@ -95,6 +95,6 @@ def test_models_are_apart_and_the_page_shows_both(tmp_path):
     assert "Accuracy by the length of the run" in text
     assert "40 50.00 % 50.00 % to 50.00 % 1" in made.text_of(tmp_path / "report.html")
     assert text.count("From 20 epochs on") == 2  # in the answer, and in its section
-    answer = text.split('<section id="answer">')[1].split("</section>")[0]
+    answer = text.split('<section id="answer"')[1].split("</section>")[0]
     assert "images/s" not in answer  # the rate of one pipeline answers nothing
     assert "No pipeline has a finished repeat" not in answer

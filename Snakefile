@@ -48,5 +48,22 @@ onstart:
         raise WorkflowError(str(refused))
 
 
+onsuccess:
+    for line in ENDING():
+        SAY(line)
+
+
 onerror:
-    print("Some jobs failed. What was measured is kept: `snakemake report` writes the report of it.")
+    for line in [*ENDING(), "Some jobs failed. What was measured is kept: the same command resumes."]:
+        SAY(line)
+
+
+if TERMINAL:
+    TERMINAL.follow(
+        cells=RUN.cells,
+        targets=["all", "report", *PLAN.cells],
+        ahead=lambda: workflow.dag.needrun_jobs(),
+        seconds_of=ESTIMATE.seconds_of,
+        ending=ENDING,
+        files=lambda: [f"{RESULTS}/report.html", *REPORT.parts_of(PLAN.cells)],
+    )

@@ -1,0 +1,376 @@
+"""What a run of the workflow prints: a line a result, where Snakemake prints a dozen a job.
+
+Terminal stands in for the handler with which Snakemake prints, and hands it every message that it does not
+know. It reads the events that Snakemake's logger plugins read. It is none itself: a plugin must be installed,
+editable installs hide it, and it knows neither the plan nor the jobs ahead.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from gpufeed.core.cells import Cell
+from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.references import short
+
+STREAM = "DefaultStreamHandler"  # Snakemake's name of the handler that prints
+OURS = {"of_gpufeed": True}  # `extra` of what gpufeed logs: printed as it is
+# what Snakemake says of itself between its events
+NOISE = re.compile(
+    "Assuming unrestricted shared|Building DAG of jobs|Using shell: |Conda environments: ignored|Reasons:"
+    "|Group jobs: inactive|Singularity containers: ignored|Select jobs to execute|DAG of jobs will be updated"
+    "|Updating checkpoint depend|Shutting down, this might|Elapsed time: |Exiting because a job execution"
+    "|This was a dry-run|The run involves checkpoint|Removing output files of failed job|SLURM run ID: "
+    "|Job [0-9]+ has been submitted with SLURM|Submitted array job|Falling back to 'sacct'|'sacct' unavail"
+    "|Cleaning up SLURM log"
+)
+COUNTED, SILENT = "run_info", ("workflow_started", "resources_info", "job_started", "progress", "shellcmd")
+NOTHING, STOPPED, LOG = "Nothing to be done", "Terminating processes on user", "Complete log(s): "
+FAILED_JOB, SOME_FAILED = "CalledProcessError in file", "At least one job did not complete"
+TARGET = re.compile(r"No rule to produce (.+?) \(if you use")
+REFUSED = re.compile(r"found: .*\n(?:.*\n)*?\s*expected: .*\n(?:.*\n)*?\s*what to do: .*")
+RAISED = re.compile(r"^[A-Za-z_.]*(?:Error|Exception|Interrupt): .+$", re.MULTILINE)
+RED, YELLOW, GREEN, DIM = 31, 33, 32, 2
+# what the first job of several rules prints, with the number of all; an empty noun: without
+STORE = ("Building", "store")
+STAGES = {
+    ("download",): ("Downloading", "file"),
+    ("prepare_dataset",): ("Preparing", "dataset"),
+    ("build_extension",): ("Compiling kernels", ""),
+    tuple(f"build_{name}" for name in ("cache", "scaled_cache", "strips", "shards", "beton")): STORE,
+    ("gate", "gate_tuned"): ("Checking the samples of", "loader"),
+    ("tune_cell",): ("Finding the settings of", "cell"),
+    ("probe_cell",): ("Probing", "cell"),
+    ("measure_cell",): ("Measuring", "repeat"),
+    ("measure_ceilings",): ("Measuring the limits of", "cell"),
+    ("measure_decoder",): ("Measuring", "decoder"),
+    ("measure_build",): ("Timing", "build"),
+    ("measure_kernel",): ("Measuring kernels", ""),
+    ("train_model", "evaluate_model", "predict"): ("Training models to keep", ""),
+    ("export_model", "quantise_model", "measure_inference"): ("Measuring models in use", ""),
+    ("advise", "find_disturbed", "count_repeats"): ("", ""),
+    (
+        *("tabulate", "tabulate_sweep", "compare", "assemble_report", "report", "plot", "plot_side_by_side"),
+        *("plot_ceilings", "plot_sweep", "plot_inference", "plot_confusion"),
+    ): ("Writing tables, figures and report", ""),
+}
+STAGE_OF = {rule: rules for rules in STAGES for rule in rules}
+
+
+def installed(workflow: Any, logger: logging.Logger) -> "Terminal | None":
+    """Put a Terminal in the place of Snakemake's handler, and return it; None where that shall print.
+
+    It shall in jobs, beside another logger that prints, and with -p, --verbose or --debug-dag.
+    """
+    asked = workflow.output_settings
+    (plain, *_) = [*(handler for handler in logger.handlers if handler.name == STREAM), None]
+    if not workflow.is_main_process or plain is None:
+        return None
+    if os.environ.get("NO_COLOR"):
+        plain.nocolor = True
+    if asked.printshellcmds or asked.verbose or asked.debug_dag:
+        return None
+    terminal = Terminal(plain, asked.dryrun, asked.quiet or ())
+    logger.removeHandler(plain)
+    logger.addHandler(terminal)
+    return terminal
+
+
+class Terminal(logging.Handler):
+    """Prints what happens in a run. plain: Snakemake's handler. quiet: what --quiet names."""
+
+    def __init__(self, plain: logging.StreamHandler, dryrun: bool = False, quiet: Iterable[str] = ()):
+        super().__init__()
+        self.name, self.plain, self.dryrun = STREAM, plain, dryrun
+        self.quiet = {str(getattr(one, "name", one)).lower() for one in quiet}
+        self.on_terminal, self.coloured = plain.stream.isatty(), not plain.nocolor
+        self.labels: dict[str, str] = {}
+        self.targets: list[str] = []
+        self.files: Callable[[], Iterable[str]] = tuple
+        self.ahead: Callable[[], Iterable[Any]] = tuple
+        self.seconds_of: Callable[[str], float] = lambda path: 0.0
+        self.ending: Callable[[], Iterable[str]] = tuple
+        self.jobs: dict[int, logging.LogRecord] = {}
+        self.counts: Counter[str] = Counter()
+        self.stages: set[tuple[str, ...]] = set()
+        self.told: set[str] = set()
+        self.cells: set[str] = set()
+        self.began_s, self.expected_s, self.measured, self.failed = None, 0.0, 0, 0
+        self.shows_status = False
+
+    def follow(
+        self,
+        cells: Mapping[str, Mapping[str, Cell]],
+        targets: Iterable[str],
+        ahead: Callable[[], Iterable[Any]],
+        seconds_of: Callable[[str], float],
+        ending: Callable[[], Iterable[str]],
+        files: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """Learn the plan.
+
+        cells: experiment -> id -> cell. targets: what a user may name. ahead: the jobs that are not finished.
+        seconds_of: how long the job of a document is expected to take. ending: the lines behind the last job.
+        files: that a user may name, too.
+        """
+        self.files = files
+        self.labels = {name: label for own in cells.values() for name, label in labels(own).items()}
+        self.targets, self.ahead, self.seconds_of, self.ending = [*targets], ahead, seconds_of, ending
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a message of Snakemake's logger, in our words where there are any."""
+        try:
+            lines = self.lines(record)
+        except Exception:  # what goes wrong here must hide nothing
+            lines = None
+        if lines is None:
+            self.clear()
+            self.plain.handle(record)
+        elif "all" not in self.quiet or record.levelno >= logging.ERROR:
+            for line in lines:
+                self.write(line)
+
+    def lines(self, record: logging.LogRecord) -> list[str] | None:
+        """Return what is printed for a message; None if it is none that is known."""
+        event, text = getattr(record, "event", None), str(record.msg or "")
+        if event is None:
+            return self.said(record, text)
+        if event in SILENT:
+            return []
+        if event == COUNTED:
+            self.counts = Counter(record.stats)
+            return self.planned() if self.dryrun and self.jobs else []
+        if event == "job_info":
+            return self.started(record)
+        if event == "job_finished":
+            job = self.jobs.pop(record.job_id, None)
+            return None if job is None else self.finished(job)
+        if event == "job_error":
+            return self.stopped(record)
+        return self.refused(text, record.exception) if event == "error" else None
+
+    def said(self, record: logging.LogRecord, text: str) -> list[str] | None:
+        """Return the lines for a message without an event."""
+        if getattr(record, "of_gpufeed", False):
+            return text.splitlines()
+        if text.startswith(NOTHING):
+            return [text, *self.ending()]
+        if text.startswith(STOPPED):
+            self.failed += 1
+            return ["Stopping. What was measured is kept: the same command resumes."]
+        if text.startswith(LOG):
+            return [f"Snakemake's log: {text.removeprefix(LOG)}"] if self.failed else []
+        return [] if NOISE.match(text) else None
+
+    def planned(self) -> list[str]:
+        """Return the jobs of a dry run, those of the commonest rules first."""
+        self.jobs.clear()  # once: Snakemake counts before and behind the jobs
+        counts = Counter({name: n for name, n in self.counts.items() if name in STAGE_OF})
+        first = [f"{name} {n}" for name, n in counts.most_common(3)]
+        more = f", {len(counts) - 3} more rules" if len(counts) > 3 else ""
+        whole = plural(sum(counts.values()), "job")
+        return [f"{whole} to run: {', '.join(first)}{more}. `snakemake -np` lists each with its reason."]
+
+    def started(self, job: logging.LogRecord) -> list[str] | None:
+        """Return the line of a stage at its first job."""
+        if job.rule_name not in STAGE_OF:
+            return [] if job.rule_name in self.targets else None
+        self.jobs[job.jobid] = job
+        stage, (verb, noun) = STAGE_OF[job.rule_name], STAGES[STAGE_OF[job.rule_name]]
+        if self.dryrun or self.is_quiet:
+            return []
+        if job.rule_name == "measure_cell":
+            self.status(f"now: {self.name_of(job)}, repeat {job.wildcards['repeat']}")
+        if stage in self.stages or not verb:
+            return []
+        self.stages.add(stage)
+        self.began_s = self.began_s or (time.monotonic() if self.expected_of(job.output) else None)
+        count = sum(self.counts[rule] for rule in stage)
+        of = f" {plural(count, noun) if count else noun + 's'}" if noun else ""
+        return [f"{verb}{of}"]
+
+    def finished(self, job: logging.LogRecord) -> list[str]:
+        """Return the line of a result, where it has one."""
+        self.expected_s += self.expected_of(job.output)
+        found = [document for path in job.output if path.endswith(".json") and (document := read(path))]
+        ended = next((one for one in found if one.get("status") in ("failed", "skipped")), None)
+        if ended:
+            self.failed += ended["status"] == "failed"
+            return self.unmeasured(job, ended["status"], ended["sentence"])
+        if job.rule_name != "measure_cell" or self.is_quiet:
+            return []
+        rest = [one for one in self.ahead() if one.jobid != job.jobid]
+        rate = next((one["throughput"].get("images_per_s") for one in found if one.get("throughput")), None)
+        said = "resumed, so without a rate" if rate is None else f"{rate:>9,.0f} images/s"
+        line = f"{self.count(rest)}  {self.name_of(job):{self.width}}  {said}{self.time_left(rest)}"
+        if job.wildcards["cell"] not in self.cells:
+            self.cells.add(job.wildcards["cell"])
+            return [line]
+        self.status(line)
+        return self.block(job, rest)
+
+    def unmeasured(self, job: logging.LogRecord, status: str, sentence: str) -> list[str]:
+        """Return why a result failed or was skipped, once a reason: a cell waits for its verdict."""
+        if any(told in sentence for told in self.told):
+            return []
+        self.told.add(sentence.rstrip("."))
+        log = f" (log: {job.log[0]})" if status == "failed" and job.log else ""
+        return [self.paint(f"{self.name_of(job)} {status}: {sentence}{log}", RED if log else YELLOW)]
+
+    def count(self, rest: Iterable[Any]) -> str:
+        """Return how many of the repeats of this run are done. rest: the jobs ahead."""
+        self.measured += 1
+        whole = self.measured + sum(job.rule.name == "measure_cell" for job in rest)
+        return f"[{self.measured:>{len(str(whole))}}/{whole}]"
+
+    def block(self, job: logging.LogRecord, rest: Iterable[Any]) -> list[str]:
+        """Return a line behind the last cell of a later repeat: its cells have had theirs before."""
+        experiment, repeat = job.wildcards["experiment"], job.wildcards["repeat"]
+        same = {"experiment": experiment, "repeat": repeat}.items()
+        if not repeat.isdecimal() or any(same <= (one.wildcards_dict or {}).items() for one in rest):
+            return []
+        return [f"{experiment}: repeat {int(repeat) + 1} of each cell is done{self.time_left(rest)}"]
+
+    def stopped(self, job: logging.LogRecord) -> list[str]:
+        """Return why a job failed, and where its log is."""
+        self.failed += 1
+        self.jobs.pop(job.jobid, None)
+        logs = [path for path in job.log if os.path.exists(path)]
+        why = str(job.rule_msg or "") or next(filter(None, map(reason, logs)), "see its log")
+        lines = [f"{job.rule_name} failed: {self.name_of(job)}", *(f"  {line}" for line in why.splitlines())]
+        return [*(self.paint(line, RED) for line in lines), *(f"  log: {path}" for path in job.log)]
+
+    def refused(self, text: str, exception: str) -> list[str] | None:
+        """Return an error of Snakemake in gpufeed's three lines, where it has them."""
+        if self.failed and (FAILED_JOB in text or SOME_FAILED in text):
+            return []  # Terminal.stopped has said which, and why
+        target = TARGET.search(text)
+        if exception == "MissingRuleException" and target and self.targets:
+            return self.in_red(str(self.misspelt(target[1])))
+        found = REFUSED.search(text)
+        return self.in_red(found[0]) if found else None
+
+    def misspelt(self, target: str) -> GpufeedError:
+        """Return the error for a target that is neither a name nor a file of a rule."""
+        if "/" not in target and "." not in target:
+            return unknown("target", target, self.targets, "the command line")
+        near = get_close_matches(target, self.files(), n=1, cutoff=0.8)
+        names = f"a file that a rule makes, or one of: {', '.join(self.targets)}"
+        return GpufeedError(
+            f"no rule makes {target}", names, f"write {near[0]}" if near else "name an experiment"
+        )
+
+    def in_red(self, text: str) -> list[str]:
+        return [self.paint(line.strip(), RED) for line in text.splitlines()]
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether --quiet asks for no progress."""
+        return bool(self.quiet & {"all", "progress", "rules"})
+
+    @property
+    def width(self) -> int:
+        """The columns that the labels of cells take."""
+        return min(44, max(map(len, self.labels.values()), default=0))
+
+    def name_of(self, job: logging.LogRecord) -> str:
+        """Return what a job is about: its cell by its label, else what its wildcards say."""
+        named = dict(job.wildcards.items()) if job.wildcards else {}
+        if named.get("cell") in self.labels:
+            return self.labels[named["cell"]]
+        return ", ".join(
+            named[key] for key in ("loader", "decoder", "dataset", "experiment") if key in named
+        )[:60]
+
+    def expected_of(self, paths: Iterable[str]) -> float:
+        return sum(map(self.seconds_of, paths))
+
+    def time_left(self, rest: Iterable[Any]) -> str:
+        """Return how long the jobs ahead take at the pace of those that are done, if any is."""
+        if not self.expected_s or self.began_s is None:
+            return ""
+        pace = (time.monotonic() - self.began_s) / self.expected_s
+        left_s = pace * sum(self.expected_of(job.output) for job in rest)
+        return self.paint(f"  about {lasting(left_s)} left", DIM) if left_s >= 1 else ""
+
+    def paint(self, text: str, colour: int | None) -> str:
+        return f"\033[{colour}m{text}\033[0m" if self.coloured and colour else text
+
+    def status(self, text: str) -> None:
+        """Show a line until the next one, where that can be."""
+        if self.on_terminal and not self.is_quiet:
+            self.clear()
+            self.plain.stream.write(f"{text[: shutil.get_terminal_size().columns - 1]}\r")
+            self.plain.flush()
+            self.shows_status = True
+
+    def clear(self) -> None:
+        if self.shows_status:
+            self.plain.stream.write("\033[K")
+            self.shows_status = False
+
+    def write(self, line: str) -> None:
+        self.clear()
+        self.plain.stream.write(f"{line}\n")
+        self.plain.flush()
+
+
+def labels(cells: Mapping[str, Cell]) -> dict[str, str]:
+    """Return a name for each cell of an experiment: its loader, its workers, and what else varies."""
+    fields = {name: cell.identity() for name, cell in cells.items()}
+    axes = (
+        "model",
+        "dataset",
+        "augment",
+        "decoder",
+        "batch_size",
+        "precision",
+        "epochs",
+        "synchronise",
+        "cores",
+    )
+    values = {axis: {str(own.get(axis)) for own in fields.values()} for axis in axes}
+    found = {}
+    for name, own in fields.items():
+        parts = [short(own["loader"])]
+        parts += (
+            [f"{own['workers']} workers"] if own["workers"] not in (0, 1) else ["1 worker"] * own["workers"]
+        )
+        parts += [str(own[axis]) for axis in axes if len(values[axis]) > 1 and own.get(axis) is not None]
+        found[name] = ", ".join(parts)
+    return found
+
+
+def read(path: str) -> dict[str, Any]:
+    """Return a document; an empty one where there is none."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def reason(log: str) -> str:
+    """Return what stopped a job, from its log: three lines of ours, or the last line of a traceback."""
+    text = Path(log).read_text(encoding="utf-8", errors="replace")
+    found = [*REFUSED.findall(text), *RAISED.findall(text)]
+    return found[0] if REFUSED.search(text) else (found or [""])[-1]
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def lasting(seconds: float) -> str:
+    """Return a duration in the unit that suits it: `40 s`, `3 min`, `2.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -59,11 +59,12 @@ onerror:
 
 
 if TERMINAL:
-    TERMINAL.follow(
+    TERMINAL.known = Known(
         cells=RUN.cells,
         targets=["all", "report", *PLAN.cells],
         ahead=lambda: workflow.dag.needrun_jobs(),
         seconds_of=ESTIMATE.seconds_of,
         ending=ENDING,
         files=lambda: [f"{RESULTS}/report.html", *REPORT.parts_of(PLAN.cells)],
+        command=" ".join(["snakemake", *AGAIN_BY]),
     )

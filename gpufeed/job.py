@@ -5,6 +5,7 @@ Snakemake has gone ends before that; worker processes import the script again, a
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -154,9 +155,11 @@ class Job:
         """Write down that the attempt has ended, then its document, and print what stopped it.
 
         found: the document; write: of one that is plain data, without a method `write`. what: the work, for
-        the line on stderr; said: what comes behind it, where that is not the document's sentence.
+        the line on stderr; said: what comes behind it, where that is not the document's sentence, which a
+        Snakemake with a terminal of ours prints itself.
         """
         from gpufeed.core import retry_policy
+        from gpufeed.workflow.terminal import ENDED, QUIET
 
         data = found if isinstance(found, Mapping) else vars(found)
         retry_policy.ended(path, data["attempt"])
@@ -167,7 +170,10 @@ class Job:
         if said is not None:
             lines = [f"{what}: {line}" for line in said]
         else:
-            lines = [f"{what} {data['status']}: {data['sentence']}"] if data["sentence"] else []
+            is_told = QUIET in os.environ and data["status"] in ENDED
+            lines = (
+                [f"{what} {data['status']}: {data['sentence']}"] if data["sentence"] and not is_told else []
+            )
         for line in lines:
             print(line, file=sys.stderr)
 

@@ -32,7 +32,7 @@ from gpufeed.workflow.repeats import Repeats
 from gpufeed.workflow.report import Report
 from gpufeed.workflow.resources import JobResources
 from gpufeed.workflow.run import Run
-from gpufeed.workflow.terminal import OURS, installed
+from gpufeed.workflow.terminal import OURS, Known, installed
 
 TERMINAL = installed(workflow, logger)
 try:

@@ -57,6 +57,7 @@ def ending(
         ((name, cells),) = tables.items()
         lines = [
             *leaderboard(cells),
+            *unmeasured(cells),
             *leads(cells, "Verdict: "),
             *advice_lines(results, name, advised[name], cells),
         ]
@@ -142,6 +143,17 @@ def leaderboard(cells: "pd.DataFrame") -> list[str]:
         more = [wording.plural(count, noun) for count, noun in rest if count]
         lines += [f"The report has {' and '.join(more)}."] if more else []
     return lines
+
+
+def unmeasured(cells: "pd.DataFrame") -> list[str]:
+    """Return a line with the loaders that have no finished repeat; none where all have one."""
+    from gpufeed.report import wording
+
+    rest = cells[~cells["status"].isin(["done", "partly"])]
+    said = [
+        f"{wording.listing(sorted({*own['loader']}))} ({status})" for status, own in rest.groupby("status")
+    ]
+    return [f"Not measured: {'; '.join(said)}. The report says why."] if said else []
 
 
 def line_of(row: Sequence[str], widths: Sequence[int]) -> str:

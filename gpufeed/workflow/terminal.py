@@ -12,8 +12,10 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.references import short
 
 STREAM = "DefaultStreamHandler"  # Snakemake's name of the handler that prints
+QUIET = "GPUFEED_QUIET"  # in a job's environment: a Terminal prints what stopped it
+ENDED = ("failed", "skipped")  # status of a document whose sentence is printed
 OURS = {"of_gpufeed": True}  # `extra` of what gpufeed logs: printed as it is
 # what Snakemake says of itself between its events
 NOISE = re.compile(
@@ -79,9 +83,33 @@ def installed(workflow: Any, logger: logging.Logger) -> "Terminal | None":
     if asked.printshellcmds or asked.verbose or asked.debug_dag:
         return None
     terminal = Terminal(plain, asked.dryrun, asked.quiet or ())
+    os.environ |= {QUIET: "1", "TQDM_LEAVE": ""}  # bars of jobs are wiped once they are full
     logger.removeHandler(plain)
     logger.addHandler(terminal)
     return terminal
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the Snakefile knows of a run.
+
+    cells: experiment -> id -> cell. targets: names that a user may type; files: that may stand there, too.
+    ahead: the jobs that are not finished. seconds_of: how long the job of a document is expected to take.
+    ending: the lines behind the last job. command: that starts this Snakemake again.
+    """
+
+    cells: Mapping[str, Mapping[str, Cell]] = field(default_factory=dict)
+    targets: Sequence[str] = ()
+    files: Callable[[], Iterable[str]] = tuple
+    ahead: Callable[[], Iterable[Any]] = tuple
+    seconds_of: Callable[[str], float] = lambda path: 0.0
+    ending: Callable[[], Iterable[str]] = tuple
+    command: str = "snakemake"
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Cell -> what it is called."""
+        return {name: label for own in self.cells.values() for name, label in labels(own).items()}
 
 
 class Terminal(logging.Handler):
@@ -92,38 +120,14 @@ class Terminal(logging.Handler):
         self.name, self.plain, self.dryrun = STREAM, plain, dryrun
         self.quiet = {str(getattr(one, "name", one)).lower() for one in quiet}
         self.on_terminal, self.coloured = plain.stream.isatty(), not plain.nocolor
-        self.labels: dict[str, str] = {}
-        self.targets: list[str] = []
-        self.files: Callable[[], Iterable[str]] = tuple
-        self.ahead: Callable[[], Iterable[Any]] = tuple
-        self.seconds_of: Callable[[str], float] = lambda path: 0.0
-        self.ending: Callable[[], Iterable[str]] = tuple
+        self.known = Known()
         self.jobs: dict[int, logging.LogRecord] = {}
         self.counts: Counter[str] = Counter()
         self.stages: set[tuple[str, ...]] = set()
         self.told: set[str] = set()
         self.cells: set[str] = set()
         self.began_s, self.expected_s, self.measured, self.failed = None, 0.0, 0, 0
-        self.shows_status = False
-
-    def follow(
-        self,
-        cells: Mapping[str, Mapping[str, Cell]],
-        targets: Iterable[str],
-        ahead: Callable[[], Iterable[Any]],
-        seconds_of: Callable[[str], float],
-        ending: Callable[[], Iterable[str]],
-        files: Callable[[], Iterable[str]] = tuple,
-    ) -> None:
-        """Learn the plan.
-
-        cells: experiment -> id -> cell. targets: what a user may name. ahead: the jobs that are not finished.
-        seconds_of: how long the job of a document is expected to take. ending: the lines behind the last job.
-        files: that a user may name, too.
-        """
-        self.files = files
-        self.labels = {name: label for own in cells.values() for name, label in labels(own).items()}
-        self.targets, self.ahead, self.seconds_of, self.ending = [*targets], ahead, seconds_of, ending
+        self.shows_status, self.wide = False, 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message of Snakemake's logger, in our words where there are any."""
@@ -152,7 +156,7 @@ class Terminal(logging.Handler):
             return self.started(record)
         if event == "job_finished":
             job = self.jobs.pop(record.job_id, None)
-            return None if job is None else self.finished(job)
+            return None if job is None else self.finished(job) if job.rule_name in STAGE_OF else []
         if event == "job_error":
             return self.stopped(record)
         return self.refused(text, record.exception) if event == "error" else None
@@ -160,9 +164,9 @@ class Terminal(logging.Handler):
     def said(self, record: logging.LogRecord, text: str) -> list[str] | None:
         """Return the lines for a message without an event."""
         if getattr(record, "of_gpufeed", False):
-            return text.splitlines()
+            return text.split("\n")
         if text.startswith(NOTHING):
-            return [text, *self.ending()]
+            return [text, *self.known.ending()]
         if text.startswith(STOPPED):
             self.failed += 1
             return ["Stopping. What was measured is kept: the same command resumes."]
@@ -181,9 +185,11 @@ class Terminal(logging.Handler):
 
     def started(self, job: logging.LogRecord) -> list[str] | None:
         """Return the line of a stage at its first job."""
-        if job.rule_name not in STAGE_OF:
-            return [] if job.rule_name in self.targets else None
+        if job.rule_name not in STAGE_OF and job.rule_name not in self.known.targets:
+            return None
         self.jobs[job.jobid] = job
+        if job.rule_name not in STAGE_OF:
+            return []
         stage, (verb, noun) = STAGE_OF[job.rule_name], STAGES[STAGE_OF[job.rule_name]]
         if self.dryrun or self.is_quiet:
             return []
@@ -201,16 +207,18 @@ class Terminal(logging.Handler):
         """Return the line of a result, where it has one."""
         self.expected_s += self.expected_of(job.output)
         found = [document for path in job.output if path.endswith(".json") and (document := read(path))]
-        ended = next((one for one in found if one.get("status") in ("failed", "skipped")), None)
+        self.measured += job.rule_name == "measure_cell"
+        ended = next((one for one in found if one.get("status") in ENDED), None)
         if ended:
             self.failed += ended["status"] == "failed"
             return self.unmeasured(job, ended["status"], ended["sentence"])
         if job.rule_name != "measure_cell" or self.is_quiet:
             return []
-        rest = [one for one in self.ahead() if one.jobid != job.jobid]
+        rest = [one for one in self.known.ahead() if one.jobid != job.jobid]
         rate = next((one["throughput"].get("images_per_s") for one in found if one.get("throughput")), None)
         said = "resumed, so without a rate" if rate is None else f"{rate:>9,.0f} images/s"
-        line = f"{self.count(rest)}  {self.name_of(job):{self.width}}  {said}{self.time_left(rest)}"
+        name = self.name_of(job)
+        line = f"{self.count(rest, name)}  {name:{self.wide}}  {said}{self.time_left(rest)}"
         if job.wildcards["cell"] not in self.cells:
             self.cells.add(job.wildcards["cell"])
             return [line]
@@ -225,10 +233,12 @@ class Terminal(logging.Handler):
         log = f" (log: {job.log[0]})" if status == "failed" and job.log else ""
         return [self.paint(f"{self.name_of(job)} {status}: {sentence}{log}", RED if log else YELLOW)]
 
-    def count(self, rest: Iterable[Any]) -> str:
-        """Return how many of the repeats of this run are done. rest: the jobs ahead."""
-        self.measured += 1
-        whole = self.measured + sum(job.rule.name == "measure_cell" for job in rest)
+    def count(self, rest: Iterable[Any], name: str) -> str:
+        """Return how many of this run's repeats are done. rest: the jobs ahead. name: of this one's cell."""
+        cells = [job.wildcards_dict["cell"] for job in rest if job.rule.name == "measure_cell"]
+        names = [name, *(self.known.labels.get(cell, "") for cell in cells)]
+        self.wide = min(44, max(self.wide, *map(len, names)))
+        whole = self.measured + len(cells)
         return f"[{self.measured:>{len(str(whole))}}/{whole}]"
 
     def block(self, job: logging.LogRecord, rest: Iterable[Any]) -> list[str]:
@@ -253,17 +263,27 @@ class Terminal(logging.Handler):
         if self.failed and (FAILED_JOB in text or SOME_FAILED in text):
             return []  # Terminal.stopped has said which, and why
         target = TARGET.search(text)
-        if exception == "MissingRuleException" and target and self.targets:
+        if exception == "MissingRuleException" and target and self.known.targets:
             return self.in_red(str(self.misspelt(target[1])))
+        if exception == "LockException":
+            return self.in_red(str(self.locked()))
         found = REFUSED.search(text)
         return self.in_red(found[0]) if found else None
+
+    def locked(self) -> GpufeedError:
+        """Return the error for a folder that another run works in, or was killed in."""
+        return GpufeedError(
+            f"the lock of another run in {Path.cwd()}",
+            "one run at a time in a folder",
+            f"wait for it; if none runs, the last one was killed: {self.known.command} --unlock",
+        )
 
     def misspelt(self, target: str) -> GpufeedError:
         """Return the error for a target that is neither a name nor a file of a rule."""
         if "/" not in target and "." not in target:
-            return unknown("target", target, self.targets, "the command line")
-        near = get_close_matches(target, self.files(), n=1, cutoff=0.8)
-        names = f"a file that a rule makes, or one of: {', '.join(self.targets)}"
+            return unknown("target", target, self.known.targets, "the command line")
+        near = get_close_matches(target, self.known.files(), n=1, cutoff=0.8)
+        names = f"a file that a rule makes, or one of: {', '.join(self.known.targets)}"
         return GpufeedError(
             f"no rule makes {target}", names, f"write {near[0]}" if near else "name an experiment"
         )
@@ -276,22 +296,17 @@ class Terminal(logging.Handler):
         """Whether --quiet asks for no progress."""
         return bool(self.quiet & {"all", "progress", "rules"})
 
-    @property
-    def width(self) -> int:
-        """The columns that the labels of cells take."""
-        return min(44, max(map(len, self.labels.values()), default=0))
-
     def name_of(self, job: logging.LogRecord) -> str:
         """Return what a job is about: its cell by its label, else what its wildcards say."""
         named = dict(job.wildcards.items()) if job.wildcards else {}
-        if named.get("cell") in self.labels:
-            return self.labels[named["cell"]]
+        if named.get("cell") in self.known.labels:
+            return self.known.labels[named["cell"]]
         return ", ".join(
             named[key] for key in ("loader", "decoder", "dataset", "experiment") if key in named
         )[:60]
 
     def expected_of(self, paths: Iterable[str]) -> float:
-        return sum(map(self.seconds_of, paths))
+        return sum(map(self.known.seconds_of, paths))
 
     def time_left(self, rest: Iterable[Any]) -> str:
         """Return how long the jobs ahead take at the pace of those that are done, if any is."""

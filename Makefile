@@ -50,7 +50,6 @@ ffcv: setup
 
 demo: setup
 	$(BIN)/snakemake --configfile config/demo.yaml
-	@echo "The report is ready: $(CURDIR)/results/demo/report.html"
 
 test: setup
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not alone and not system and not slurm and not cuda"

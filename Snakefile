@@ -54,7 +54,7 @@ onsuccess:
 
 
 onerror:
-    for line in [*ENDING(), "Some jobs failed. What was measured is kept: the same command resumes."]:
+    for line in [*ENDING(), "Not all was measured. What was is kept: the same command resumes."]:
         SAY(line)
 
 
@@ -66,5 +66,6 @@ if TERMINAL:
         seconds_of=ESTIMATE.seconds_of,
         ending=ENDING,
         files=lambda: [f"{RESULTS}/report.html", *REPORT.parts_of(PLAN.cells)],
+        prints=lambda experiment: bool(REPORT.side_by_side[experiment]),
         command=" ".join(["snakemake", *AGAIN_BY]),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpufeed.cli.run_config import EXPERIMENT
 from gpufeed.core.cell_matrix import Plan
+from gpufeed.core.errors import one_line
 from gpufeed.core.plan_advice import measured
 from gpufeed.core.repeats import again
 
@@ -44,24 +45,22 @@ def ending(
     if not there:
         return []
     try:
-        tables = {name: cells_of(paths) for name, paths in there.items()}
-    except ImportError as error:  # jobs have environments of their own
-        return [
-            f"No leaderboard here, since {error.name} is not installed where Snakemake runs.",
-            *page(results, there),
-        ]
+        lines = answers({name: cells_of(paths) for name, paths in there.items()}, results, advised)
+    except Exception as error:  # jobs may have environments of their own; a run that succeeded stays one
+        lines = [f"No leaderboard here: {one_line(error)}"]
+    return ["", *lines, *page(results, there)]
+
+
+def answers(
+    tables: Mapping[str, "pd.DataFrame"], results: str, advised: Mapping[str, Mapping[str, Any] | None]
+) -> list[str]:
+    """Return what the tables of the cells of each experiment say. results, advised: as in `ending`."""
     if len(tables) > 1:
         wide = max(map(len, tables))
-        lines = [f"{name:{wide}}  {lead}" for name, cells in tables.items() for lead in leads(cells)]
-    else:
-        ((name, cells),) = tables.items()
-        lines = [
-            *leaderboard(cells),
-            *unmeasured(cells),
-            *leads(cells, "Verdict: "),
-            *advice_lines(results, name, advised[name], cells),
-        ]
-    return ["", *lines, *page(results, there)]
+        return [f"{name:{wide}}  {lead}" for name, cells in tables.items() for lead in leads(cells)]
+    ((name, cells),) = tables.items()
+    said = [*leaderboard(cells), *unmeasured(cells), *leads(cells, "Verdict: ")]
+    return [*said, *advice_lines(results, name, advised[name], cells)]
 
 
 def existing(records: Iterable[str]) -> list[Path]:

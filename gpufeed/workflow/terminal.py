@@ -21,7 +21,6 @@ from typing import Any
 
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.references import short
 
 STREAM = "DefaultStreamHandler"  # Snakemake's name of the handler that prints
 QUIET = "GPUFEED_QUIET"  # in a job's environment: a Terminal prints what stopped it
@@ -95,7 +94,8 @@ class Known:
 
     cells: experiment -> id -> cell. targets: names that a user may type; files: that may stand there, too.
     ahead: the jobs that are not finished. seconds_of: how long the job of a document is expected to take.
-    ending: the lines behind the last job. command: that starts this Snakemake again.
+    ending: the lines behind the last job. prints: whether the jobs of an experiment print themselves.
+    command: that starts this Snakemake again.
     """
 
     cells: Mapping[str, Mapping[str, Cell]] = field(default_factory=dict)
@@ -104,6 +104,7 @@ class Known:
     ahead: Callable[[], Iterable[Any]] = tuple
     seconds_of: Callable[[str], float] = lambda path: 0.0
     ending: Callable[[], Iterable[str]] = tuple
+    prints: Callable[[str], bool] = lambda experiment: False
     command: str = "snakemake"
 
     @cached_property
@@ -169,7 +170,7 @@ class Terminal(logging.Handler):
             return [text, *self.known.ending()]
         if text.startswith(STOPPED):
             self.failed += 1
-            return ["Stopping. What was measured is kept: the same command resumes."]
+            return ["Stopping the jobs."]
         if text.startswith(LOG):
             return [f"Snakemake's log: {text.removeprefix(LOG)}"] if self.failed else []
         return [] if NOISE.match(text) else None
@@ -193,7 +194,7 @@ class Terminal(logging.Handler):
         stage, (verb, noun) = STAGE_OF[job.rule_name], STAGES[STAGE_OF[job.rule_name]]
         if self.dryrun or self.is_quiet:
             return []
-        if job.rule_name == "measure_cell":
+        if job.rule_name == "measure_cell" and not self.known.prints(job.wildcards["experiment"]):
             self.status(f"now: {self.name_of(job)}, repeat {job.wildcards['repeat']}")
         if stage in self.stages or not verb:
             return []
@@ -211,7 +212,7 @@ class Terminal(logging.Handler):
         ended = next((one for one in found if one.get("status") in ENDED), None)
         if ended:
             self.failed += ended["status"] == "failed"
-            return self.unmeasured(job, ended["status"], ended["sentence"])
+            return self.unmeasured(job, ended["status"], str(ended.get("sentence")))
         if job.rule_name != "measure_cell" or self.is_quiet:
             return []
         rest = [one for one in self.known.ahead() if one.jobid != job.jobid]
@@ -226,12 +227,14 @@ class Terminal(logging.Handler):
         return self.block(job, rest)
 
     def unmeasured(self, job: logging.LogRecord, status: str, sentence: str) -> list[str]:
-        """Return why a result failed or was skipped, once a reason: a cell waits for its verdict."""
-        if any(told in sentence for told in self.told):
+        """Return why a result failed or was skipped: once a cell, and of what a node lacks once a reason."""
+        name, failed = self.name_of(job), status == "failed"
+        key = f"{name} {sentence}" if failed else sentence.rstrip(".")
+        if key in self.told or not failed and any(told in sentence for told in self.told):
             return []
-        self.told.add(sentence.rstrip("."))
-        log = f" (log: {job.log[0]})" if status == "failed" and job.log else ""
-        return [self.paint(f"{self.name_of(job)} {status}: {sentence}{log}", RED if log else YELLOW)]
+        self.told.add(key)
+        log = f" (log: {job.log[0]})" if failed and job.log else ""
+        return [self.paint(f"{name} {status}: {sentence}{log}", RED if failed else YELLOW)]
 
     def count(self, rest: Iterable[Any], name: str) -> str:
         """Return how many of this run's repeats are done. rest: the jobs ahead. name: of this one's cell."""
@@ -355,7 +358,7 @@ def labels(cells: Mapping[str, Cell]) -> dict[str, str]:
     values = {axis: {str(own.get(axis)) for own in fields.values()} for axis in axes}
     found = {}
     for name, own in fields.items():
-        parts = [short(own["loader"])]
+        parts = [own["loader"]]
         parts += (
             [f"{own['workers']} workers"] if own["workers"] not in (0, 1) else ["1 worker"] * own["workers"]
         )

@@ -88,6 +88,16 @@ def test_a_run_of_one_experiment_ends_with_leaderboard_verdict_and_page(records,
     assert ending(str(tmp_path), {"peers": plan["peers"][-1:]}, {"peers": None}) == []
 
 
+def test_an_error_in_the_table_leaves_the_run_as_it_was(records, tmp_path, monkeypatch):
+    def broken(paths):
+        raise ModuleNotFoundError("No module named 'pandas'")
+
+    monkeypatch.setattr(run_results, "cells_of", broken)
+    _, first, last = ending(str(tmp_path), {"peers": map(str, records["replay"])}, {"peers": None})
+    assert "No module named 'pandas'" in first
+    assert "`snakemake report`" in last
+
+
 def test_a_run_of_several_ends_with_the_verdict_on_each(records, tmp_path):
     paths = [str(path) for paths in records.values() for path in paths]
     lines = ending(str(tmp_path), {"one": paths, "another": paths}, {"one": None, "another": None})

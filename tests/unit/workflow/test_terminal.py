@@ -99,10 +99,13 @@ def test_a_skipped_cell_says_what_it_lacks_once_and_a_failed_one_where_its_log_i
         ours.send(**ours.job(number, cell=cell, status="skipped", sentence=lacks))
     assert ours.finish(1) == f"dataloader_workers, 2 workers skipped: {lacks}\n"
     assert ours.finish(2) == ""
-    ours.send(**ours.job(3, repeat="1", status="failed", sentence="RuntimeError: no."))
+    for number, cell, repeat in ((3, "a", "1"), (4, "b", "1"), (5, "a", "2")):
+        ours.send(**ours.job(number, cell=cell, repeat=repeat, status="failed", sentence="RuntimeError: no."))
     said = ours.finish(3)
     assert said.startswith("dataloader_workers, 2 workers failed: RuntimeError: no. (log: ")
     assert said.endswith("a.log)\n")
+    assert ours.finish(4).startswith("resident failed: RuntimeError: no.")
+    assert ours.finish(5) == ""
 
 
 def test_a_failed_job_is_told_with_reason_and_log_and_snakemake_s_words_for_it_are_not(screen, tmp_path):
@@ -175,7 +178,7 @@ def test_the_end_is_told_where_nothing_was_to_be_done_and_the_log_of_snakemake_a
         ours.send("Nothing to be done (all there).") == "Nothing to be done (all there).\nthe leaderboard\n"
     )
     assert ours.send("Complete log(s): /x.log") == ""
-    assert "same command resumes" in ours.send("Terminating processes on user request, this might take")
+    assert "Stopping" in ours.send("Terminating processes on user request, this might take")
     assert ours.send("Complete log(s): /x.log") == "Snakemake's log: /x.log\n"
 
 

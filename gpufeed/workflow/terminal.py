@@ -230,7 +230,7 @@ class Terminal(logging.Handler):
         """Return why a result failed or was skipped: once a cell, and of what a node lacks once a reason."""
         name, failed = self.name_of(job), status == "failed"
         key = f"{name} {sentence}" if failed else sentence.rstrip(".")
-        if key in self.told or not failed and any(told in sentence for told in self.told):
+        if key in self.told or (not failed and any(told in sentence for told in self.told)):
             return []
         self.told.add(key)
         log = f" (log: {job.log[0]})" if failed and job.log else ""

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,6 +39,7 @@ NOISE = re.compile(
 COUNTED, SILENT = "run_info", ("workflow_started", "resources_info", "job_started", "progress", "shellcmd")
 NOTHING, STOPPED, LOG = "Nothing to be done", "Terminating processes on user", "Complete log(s): "
 FAILED_JOB, SOME_FAILED = "CalledProcessError in file", "At least one job did not complete"
+NO_WORD = "Its log has no error; what it printed stands above, or in the log of its node."
 TARGET = re.compile(r"No rule to produce (.+?) \(if you use")
 REFUSED = re.compile(r"found: .*\n(?:.*\n)*?\s*expected: .*\n(?:.*\n)*?\s*what to do: .*")
 RAISED = re.compile(r"^[A-Za-z_.]*(?:Error|Exception|Interrupt): .+$", re.MULTILINE)
@@ -129,9 +131,18 @@ class Terminal(logging.Handler):
         self.cells: set[str] = set()
         self.began_s, self.expected_s, self.measured, self.failed = None, 0.0, 0, 0
         self.shows_status, self.wide = False, 0
+        self.held: logging.LogRecord | None = None
+        self.exit = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message of Snakemake's logger, in our words where there are any."""
+        event, held, self.held = getattr(record, "event", None), self.held, None
+        if held and event != "job_error":
+            self.plain.handle(held)
+        self.exit = ended(str(held.msg)) if held else ""
+        if event == "error" and FAILED_JOB in str(record.msg):  # the job's own error, with its log, is next
+            self.held = record
+            return
         try:
             lines = self.lines(record)
         except Exception:  # what goes wrong here must hide nothing
@@ -252,18 +263,21 @@ class Terminal(logging.Handler):
             return []
         return [f"{experiment}: repeat {int(repeat) + 1} of each cell is done{self.time_left(rest)}"]
 
-    def stopped(self, job: logging.LogRecord) -> list[str]:
+    def stopped(self, error: logging.LogRecord) -> list[str]:
         """Return why a job failed, and where its log is."""
         self.failed += 1
-        self.jobs.pop(job.jobid, None)
-        logs = [path for path in job.log if os.path.exists(path)]
-        why = str(job.rule_msg or "") or next(filter(None, map(reason, logs)), "see its log")
-        lines = [f"{job.rule_name} failed: {self.name_of(job)}", *(f"  {line}" for line in why.splitlines())]
-        return [*(self.paint(line, RED) for line in lines), *(f"  log: {path}" for path in job.log)]
+        job = self.jobs.pop(error.jobid, None)
+        logs = [path for path in error.log if os.path.exists(path)]
+        why = str(error.rule_msg or "") or next(
+            filter(None, map(reason, logs)), "it ended without a word in a log"
+        )
+        name = f": {self.name_of(job)}" if job else ""
+        lines = [f"{error.rule_name} failed{name}", *(f"  {line}" for line in why.splitlines())]
+        return [*(self.paint(line, RED) for line in lines), *(f"  log: {path}" for path in logs)]
 
     def refused(self, text: str, exception: str) -> list[str] | None:
         """Return an error of Snakemake in gpufeed's three lines, where it has them."""
-        if self.failed and (FAILED_JOB in text or SOME_FAILED in text):
+        if self.failed and SOME_FAILED in text:
             return []  # Terminal.stopped has said which, and why
         target = TARGET.search(text)
         if exception == "MissingRuleException" and target and self.known.targets:
@@ -304,9 +318,9 @@ class Terminal(logging.Handler):
         named = dict(job.wildcards.items()) if job.wildcards else {}
         if named.get("cell") in self.known.labels:
             return self.known.labels[named["cell"]]
-        return ", ".join(
-            named[key] for key in ("loader", "decoder", "dataset", "experiment") if key in named
-        )[:60]
+        return next(
+            (named[key] for key in ("loader", "decoder", "dataset", "experiment") if key in named), ""
+        )
 
     def expected_of(self, paths: Iterable[str]) -> float:
         return sum(map(self.known.seconds_of, paths))
@@ -374,6 +388,13 @@ def read(path: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def ended(text: str) -> str:
+    """Return which signal ended a job, from Snakemake's error; empty where none did."""
+    found = re.search(r"exit status (\d+)", text)
+    number = int(found[1]) - 128 if found else 0
+    return f"{signal.strsignal(number) or number} (signal {number})" if number > 0 else ""
 
 
 def reason(log: str) -> str:

@@ -115,9 +115,11 @@ def test_a_failed_job_is_told_with_reason_and_log_and_snakemake_s_words_for_it_a
         "2026 INFO begins\nTraceback (most recent call last):\n  File x\nValueError: inner\n"
         "The above exception\nRuntimeError: too many\n"
     )
-    job = ours.job(1)
-    ours.send(**job)
-    failed = {**job, "event": "job_error", "level": logging.ERROR, "rule_msg": None}
+    ours.send(**ours.job(1))
+    told = {"event": "error", "level": logging.ERROR, "exception": "RuleException"}
+    failed = {"event": "job_error", "level": logging.ERROR, "rule_name": "measure_cell", "rule_msg": None}
+    failed |= {"jobid": 1, "log": [str(log)]}  # all that Snakemake says of it
+    assert ours.send("RuleException:\nCalledProcessError in file x", **told) == ""
     assert ours.send(**failed) == (
         f"measure_cell failed: dataloader_workers, 2 workers\n  RuntimeError: too many\n  log: {log}\n"
     )
@@ -125,11 +127,14 @@ def test_a_failed_job_is_told_with_reason_and_log_and_snakemake_s_words_for_it_a
     assert "  found: 4 images\n  expected: 5\n  what to do: fetch one\n" in ours.send(**failed)
     slurm = {**failed, "rule_msg": "SLURM-job '7' failed, SLURM status is: 'OUT_OF_MEMORY'."}
     assert "OUT_OF_MEMORY" in ours.send(**slurm)
+    killed = "CalledProcessError in file x:\nCommand 'y' returned non-zero exit status 137."
+    assert ours.send(killed, **told) == ""
+    assert "  Killed (signal 9)\n" in ours.send(**failed)
     log.unlink()
-    assert "see its log" in ours.send(**failed)
-    again = {"event": "error", "level": logging.ERROR, "exception": "RuleException"}
-    assert ours.send("RuleException:\nCalledProcessError in file x", **again) == ""
-    assert ours.send("At least one job did not complete successfully.", **again) == ""
+    assert "log: " not in ours.send(**failed)
+    assert ours.send("At least one job did not complete successfully.", **told) == ""
+    assert ours.send("CalledProcessError in file y", **told) == ""
+    assert ours.send("Select jobs to execute...") == "plain CalledProcessError in file y\n"
 
 
 def test_an_error_of_ours_is_its_three_lines_and_any_other_as_snakemake_prints_it(screen):
@@ -140,7 +145,8 @@ def test_an_error_of_ours_is_its_three_lines_and_any_other_as_snakemake_prints_i
     locked = ours.send("LockException:\nlocked", **(error | {"exception": "LockException"}))
     assert "the lock of another run" in locked
     assert locked.endswith("--configfile mine.yaml --unlock\n")
-    assert ours.send("CalledProcessError in file x", **error) == "plain CalledProcessError in file x\n"
+    some = "At least one job did not complete successfully."
+    assert ours.send(some, **error) == f"plain {some}\n"  # none was told
 
 
 @pytest.mark.parametrize(
@@ -200,7 +206,7 @@ def test_quiet_leaves_errors(screen, quiet):
     ours = screen(quiet=quiet)
     job = ours.job(1, **rate(5))
     assert ours.send(**job) == ours.finish(1) == ""
-    failed = {**job, "event": "job_error", "level": logging.ERROR, "rule_msg": "gone"}
+    failed = {**job, "event": "job_error", "level": logging.ERROR, "rule_msg": "gone", "jobid": 7}
     assert "gone" in ours.send(**failed)
 
 

@@ -268,9 +268,7 @@ class Terminal(logging.Handler):
         self.failed += 1
         job = self.jobs.pop(error.jobid, None)
         logs = [path for path in error.log if os.path.exists(path)]
-        why = str(error.rule_msg or "") or next(
-            filter(None, map(reason, logs)), "it ended without a word in a log"
-        )
+        why = str(error.rule_msg or "") or self.exit or next(filter(None, map(reason, logs)), NO_WORD)
         name = f": {self.name_of(job)}" if job else ""
         lines = [f"{error.rule_name} failed{name}", *(f"  {line}" for line in why.splitlines())]
         return [*(self.paint(line, RED) for line in lines), *(f"  log: {path}" for path in logs)]

@@ -64,7 +64,6 @@ DEMO_NEEDS = $(if $(OFFLINE)$(wildcard $(VENV)/.installed-cuda*)$(shell nvidia-s
 .SECONDEXPANSION:
 demo: $$(DEMO_NEEDS)
 	$(BIN)/snakemake --configfile config/demo.yaml
-	@echo "The report is ready: $(CURDIR)/results/demo/report.html"
 
 test: setup
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not alone and not system and not slurm and not cuda"

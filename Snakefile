@@ -48,5 +48,24 @@ onstart:
         raise WorkflowError(str(refused))
 
 
+onsuccess:
+    for line in ENDING():
+        SAY(line)
+
+
 onerror:
-    print("Some jobs failed. Finished measurements are kept: `snakemake report` writes their report.")
+    for line in [*ENDING(), "Not all was measured. What was is kept: the same command resumes."]:
+        SAY(line)
+
+
+if TERMINAL:
+    TERMINAL.known = Known(
+        cells=RUN.cells,
+        targets=["all", "report", *PLAN.cells],
+        ahead=lambda: workflow.dag.needrun_jobs(),
+        seconds_of=ESTIMATE.seconds_of,
+        ending=ENDING,
+        files=lambda: [f"{RESULTS}/report.html", *REPORT.parts_of(PLAN.cells)],
+        prints=lambda experiment: bool(REPORT.side_by_side[experiment]),
+        command=" ".join(["snakemake", *AGAIN_BY]),
+    )

@@ -5,6 +5,7 @@ Snakemake has ended should stop before them. Worker processes import the script 
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -154,9 +155,11 @@ class Job:
         """Record that the attempt has ended, then write its document, and print what stopped it.
 
         found: the document; write: for one that is plain data, without a method `write`. what: the name of
-        the work on stderr; said: lines to print after it, if not the document's sentence.
+        the work on stderr; said: lines to print after it, if not the document's sentence, which our terminal
+        output prints itself.
         """
         from gpufeed.core import retry_policy
+        from gpufeed.workflow.terminal import ENDED, QUIET
 
         data = found if isinstance(found, Mapping) else vars(found)
         retry_policy.ended(path, data["attempt"])
@@ -167,7 +170,10 @@ class Job:
         if said is not None:
             lines = [f"{what}: {line}" for line in said]
         else:
-            lines = [f"{what} {data['status']}: {data['sentence']}"] if data["sentence"] else []
+            is_told = QUIET in os.environ and data["status"] in ENDED
+            lines = (
+                [f"{what} {data['status']}: {data['sentence']}"] if data["sentence"] and not is_told else []
+            )
         for line in lines:
             print(line, file=sys.stderr)
 

@@ -10,6 +10,7 @@ sys.path.insert(0, str(ROOT))  # gpufeed lies beside the Snakefile
 
 from snakemake.logging import logger
 
+from gpufeed.cli.run_results import ending
 from gpufeed.core.rerun_options import options
 from gpufeed.core.config import planned
 from gpufeed.core.config_schema import check_files
@@ -31,7 +32,9 @@ from gpufeed.workflow.repeats import Repeats
 from gpufeed.workflow.report import Report
 from gpufeed.workflow.resources import JobResources
 from gpufeed.workflow.run import Run
+from gpufeed.workflow.terminal import OURS, Known, installed
 
+TERMINAL = installed(workflow, logger)
 try:
     if workflow.is_main_process:
         check_files(workflow.configfiles)  # Snakemake ignores duplicate keys
@@ -60,8 +63,10 @@ MODELS = Models(RUN)
 RESOURCES = JobResources(RUN, GATES, workflow)
 CODES = Codes(RUN)
 REPORT = Report(RUN, GATES, REPEATS, BENCHMARKS, MODELS, AGAIN_BY)
-ESTIMATE = Estimate(RUN, REPORT, workflow, free_host_bytes, logger.info)
+SAY = lambda line: logger.info(line, extra=OURS)
+ESTIMATE = Estimate(RUN, REPORT, workflow, free_host_bytes, SAY, 3 if TERMINAL else len(PLAN.cells))
 DATASETS = Datasets(RUN, GATES, ESTIMATE.announce_and_check)
+ENDING = lambda: ending(RESULTS, REPORT.records_of(ESTIMATE.experiments), RUN.advised)
 
 
 wildcard_constraints:

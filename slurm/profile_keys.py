@@ -29,6 +29,7 @@ def unheard(workflow, arguments: list[str]) -> Iterator[tuple[str, str, str]]:
     """File, key and nearest choice or "" of options, rules and resources that there are not."""
     parser, _ = snakemake.cli.parse_args(arguments)
     options = {name.lstrip("-") for action in parser._actions for name in action.option_strings}
+    options |= {"__use_yte__", "__definitions__", "__variables__"}  # of templates
     resources = {*RESOURCES, *workflow.global_resources}
     for rule in workflow.rules:
         resources |= set(rule.ruleinfo.resources[1]) if rule.ruleinfo.resources else set()

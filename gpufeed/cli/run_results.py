@@ -1,14 +1,14 @@
-"""What `gpufeed run` prints of results: a line for each repeat that has ended, then the leaderboard."""
+"""What a run prints behind its last job: the leaderboard, the verdict, the advice and where the page is."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpufeed.cli.run_config import EXPERIMENT
 from gpufeed.core.cell_matrix import Plan
+from gpufeed.core.errors import one_line
 from gpufeed.core.plan_advice import measured
 from gpufeed.core.repeats import again
 
@@ -16,72 +16,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("", "loader", "images/s", "of the limit", "range", "n")
+MOST = 12  # rows of a leaderboard
 
 
-ADVICE = f"advice/{EXPERIMENT}.json"  # in a folder of results
-
-
-@dataclass(frozen=True)
-class Records:
-    """The records of a run. advice: of which cells some are measured alone (core.plan_advice); or None."""
-
-    plan: Plan
-    results: Path
-    advice: Mapping[str, Any] | None = None
-
-    def of(self, cells: Iterable[str]) -> list[Path]:
-        """Return those of some cells, block by block."""
-        folder, repeats = self.results / "records" / EXPERIMENT, range(self.plan.repeats[EXPERIMENT])
-        return [folder / cell / f"{repeat}.json" for repeat, cell in product(repeats, cells)]
-
-    def planned(self) -> list[Path]:
-        """Return those that are measured, as far as the advice is known."""
-        if self.advice is None:
-            return self.of(self.plan.cells[EXPERIMENT])
-        return self.of(measured(self.plan, EXPERIMENT, self.advice["of"], self.results / ADVICE))
-
-
-class Progress:
-    """Prints a line for each probe and each record that is written from now on."""
-
-    def __init__(self, records: Records):
-        self.records = records
-        probes = (
-            records.results / f"probes/{EXPERIMENT}/{cell}.json" for cell in records.plan.cells[EXPERIMENT]
-        )
-        self.probes = set(probes if records.advice else ())
-        self.left = {
-            path: changed(path) for path in [*self.probes, *records.of(records.plan.cells[EXPERIMENT])]
-        }
-        planned = records.planned()
-        if there := sum(self.left[path] is not None for path in planned):
-            print(f"{there} of {len(planned)} repeats were measured before", flush=True)
-
-    def __call__(self) -> None:
-        for path, before in [*self.left.items()]:
-            if changed(path) not in (None, before):
-                del self.left[path]
-                planned = self.records.planned()
-                count = f"[{sum(map(Path.exists, planned))}/{len(planned)}]"
-                print("probed" if path in self.probes else count, said(path), flush=True)
-
-
-def changed(path: Path) -> int | None:
-    """Return when a file was written; None if it is not there."""
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None
-
-
-def said(path: Path) -> str:
-    """Return what a record says of its repeat, or a probe of its cell, in a line."""
-    record = json.loads(path.read_text(encoding="utf-8"))
-    name = record["cell"]["loader"]
-    if record["status"] == "done":
-        rate = record.get("throughput", {}).get("images_per_s")
-        return name if rate is None else f"{name}: {rate:,.0f} images/s"
-    return f"{name} {record['status']}: {record['sentence']}"
+def planned(plan: Plan, results: Path, advice: Mapping[str, Any] | None) -> list[Path]:
+    """Return the records of `gpufeed run`, as far as its advice (core.plan_advice) is known."""
+    cells: Iterable[str] = plan.cells[EXPERIMENT]
+    if advice is not None:
+        cells = measured(plan, EXPERIMENT, advice["of"], results / f"advice/{EXPERIMENT}.json")
+    folder, repeats = results / "records" / EXPERIMENT, range(plan.repeats[EXPERIMENT])
+    return [folder / cell / f"{repeat}.json" for repeat, cell in product(repeats, cells)]
 
 
 def any_failed(records: Iterable[Path]) -> bool:
@@ -89,15 +33,50 @@ def any_failed(records: Iterable[Path]) -> bool:
     return any(json.loads(path.read_text())["status"] == "failed" for path in records if path.exists())
 
 
-def summary(known: Records) -> str:
-    """Return the advice, the leaderboard, what was not measured and where the report is."""
-    results, lines = known.results, []
-    if there := [path for path in known.planned() if path.exists()]:
-        cells = cells_of([*there, *filter(Path.exists, map(again, there))])
-        lines = ["", *advice_lines(known, cells), *leaderboard(cells)]
-    if (report := results / "report.html").exists():
-        lines += ["", f"Report: {report.resolve().as_uri()}"]
-    return "\n".join(lines)
+def ending(
+    results: str, records: Mapping[str, Iterable[str]], advised: Mapping[str, Mapping[str, Any] | None]
+) -> list[str]:
+    """Return the lines that end a run: all of one experiment, the verdict alone of each of several.
+
+    records: experiment -> those that it plans. advised: experiment -> its settings of `advice`, or None.
+    """
+    there = {name: existing(paths) for name, paths in records.items()}
+    there = {name: paths for name, paths in there.items() if paths}
+    if not there:
+        return []
+    try:
+        lines = answers({name: cells_of(paths) for name, paths in there.items()}, results, advised)
+    except Exception as error:  # jobs may have environments of their own; a run that succeeded stays one
+        lines = [f"No leaderboard here: {one_line(error)}"]
+    return ["", *lines, *page(results, there)]
+
+
+def answers(
+    tables: Mapping[str, "pd.DataFrame"], results: str, advised: Mapping[str, Mapping[str, Any] | None]
+) -> list[str]:
+    """Return what the tables of the cells of each experiment say. results, advised: as in `ending`."""
+    if len(tables) > 1:
+        wide = max(map(len, tables))
+        return [f"{name:{wide}}  {lead}" for name, cells in tables.items() for lead in leads(cells)]
+    ((name, cells),) = tables.items()
+    said = [*leaderboard(cells), *unmeasured(cells), *leads(cells, "Verdict: ")]
+    return [*said, *advice_lines(results, name, advised[name], cells)]
+
+
+def existing(records: Iterable[str]) -> list[Path]:
+    """Return the records that are there, with the second ones of disturbed repeats."""
+    paths = [Path(path) for path in records]
+    return [path for path in (*paths, *map(again, paths)) if path.exists()]
+
+
+def page(results: str, records: Mapping[str, Sequence[Path]]) -> list[str]:
+    """Return the address of the newest page about these experiments, or how to have one."""
+    pages = [Path(results) / f"report{end}.html" for end in ("", *(f"-{name}" for name in records))]
+    changed = {path: path.stat().st_mtime for path in pages if path.exists()}
+    newest = max(path.stat().st_mtime for paths in records.values() for path in paths)
+    if not changed or max(changed.values()) < newest:
+        return ["`snakemake report` writes the report of what was measured."]
+    return [f"Report: {max(changed, key=changed.__getitem__).resolve().as_uri()}"]
 
 
 def cells_of(records: Sequence[Path]) -> "pd.DataFrame":
@@ -108,35 +87,47 @@ def cells_of(records: Sequence[Path]) -> "pd.DataFrame":
     return tables.cells(read_records(records))
 
 
-def advice_lines(known: Records, cells: "pd.DataFrame") -> list[str]:
-    """Return the advice of a run as sentences, with an empty line behind them; none without advice.
+def leads(cells: "pd.DataFrame", before: str = "") -> list[str]:
+    """Return the verdict on an experiment in a line, one for each machine."""
+    from gpufeed.report import verdicts
 
-    cells: of `cells_of`, whose rates stand beside the predicted ones. A document that another run left in the
-    folder is none of this one.
+    return [f"{before}{found.lead}." for found in verdicts.answers(cells) if found.headline and found.lead]
+
+
+def advice_lines(
+    results: str, experiment: str, asked: Mapping[str, Any] | None, cells: "pd.DataFrame"
+) -> list[str]:
+    """Return the advice on an experiment as sentences; none without advice.
+
+    asked: its settings. cells: of `cells_of`, whose rates stand beside the predicted ones. A document that
+    another run left in the folder is none of this one.
     """
     from gpufeed.report.sections import advice
 
-    path = known.results / ADVICE
-    if known.advice is None or not path.exists():
+    path = Path(results) / f"advice/{experiment}.json"
+    if asked is None or not path.exists():
         return []
-    if json.loads(path.read_text(encoding="utf-8"))["of"] != known.advice["of"]:
+    if json.loads(path.read_text(encoding="utf-8"))["of"] != asked["of"]:
         return []
-    return [*advice.said([path], EXPERIMENT, cells), ""]
+    return list(advice.said([path], experiment, cells))
 
 
 def leaderboard(cells: "pd.DataFrame") -> list[str]:
     """Return the measured loaders, the fastest first, as the lines of a table; the limit is its last row.
 
-    cells: of `cells_of`. Behind it a line for each cell without a finished repeat says why.
+    cells: of `cells_of`. Of several tasks it is that of the verdict, of many loaders the first MOST.
     """
-    from gpufeed.report import tables, wording
+    from gpufeed.report import tables, verdicts, wording
 
-    lines = []
-    for rows in tables.tasks(cells):
+    lines, groups = [], [rows for rows in tables.tasks(cells) if len(tables.pipelines(rows))]
+    for number in sorted(verdicts.headlines(groups)):
+        rows = groups[number]
         rows = rows.assign(label=wording.labels(rows), last=rows["loader"].map(tables.is_ceiling))
         table, rank = [COLUMNS], 0
         for _, row in rows.sort_values(["last", "images_per_s"], ascending=[True, False]).iterrows():
             rank += not row["last"]
+            if rank > MOST and not row["last"]:
+                continue
             note = row["against_ceiling"]
             note = f" ({note})" if note not in ("", "below") else ""
             share = "the limit" if row["last"] else wording.percent(row["ceiling_share"]) + note
@@ -147,8 +138,21 @@ def leaderboard(cells: "pd.DataFrame") -> list[str]:
             table.append((name, row["label"], rate, share, ends, n))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines += [wording.task(rows), *(line_of(row, widths) for row in table)]
+        rest = [(max(0, rank - MOST), "more pipeline"), (len(groups) - 1, "more task")]
+        more = [wording.plural(count, noun) for count, noun in rest if count]
+        lines += [f"The report has {' and '.join(more)}."] if more else []
+    return lines
+
+
+def unmeasured(cells: "pd.DataFrame") -> list[str]:
+    """Return a line with the loaders that have no finished repeat; none where all have one."""
+    from gpufeed.report import wording
+
     rest = cells[~cells["status"].isin(["done", "partly"])]
-    return [*lines, *(f"{row['loader']} {row['status']}: {row['sentence']}" for _, row in rest.iterrows())]
+    said = [
+        f"{wording.listing(sorted({*own['loader']}))} ({status})" for status, own in rest.groupby("status")
+    ]
+    return [f"Not measured: {'; '.join(said)}. The report says why."] if said else []
 
 
 def line_of(row: Sequence[str], widths: Sequence[int]) -> str:

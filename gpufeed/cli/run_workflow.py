@@ -74,28 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     with lock:
-        return measured(asked, path, run_results.Records(plan, path.parent, advice))
+        return measured(asked, path, run_results.planned(plan, path.parent, advice))
 
 
-def measured(asked: argparse.Namespace, path: Path, known: run_results.Records) -> int:
-    """Run the config at `path`, print what comes of it, and return the exit code."""
+def measured(asked: argparse.Namespace, path: Path, records: Sequence[Path]) -> int:
+    """Run the config at `path`, and return the exit code. records: that it leaves."""
     command = [*command_of(path), "--cores", str(asked.cores or "all"), "--resources", f"gpu={asked.gpus}"]
     command += ["--keep-going", "--rerun-incomplete", *(["--dry-run"] if asked.dry else [])]
-    print(f"config: {path}\nlog:    {path.with_name(run_process.LOG)}", flush=True)
-    run = run_process.Run(command, known.results)
-    code = run.follow(run_results.Progress(known))
-    records = known.planned()
-    if asked.dry and not code:
-        more = ", and those of the best that its probes find" if known.advice else ""
-        print(f"{len(records)} repeats to measure{more}; nothing was.")
-        return DONE
+    print(f"config: {path}")
+    code = run_process.follow(command)
     if code == INTERRUPTED:
         print("Stopped. What was measured is kept: the same command resumes.")
         return INTERRUPTED
-    if code:
-        print(f"{run.sentence()}\nThe whole log: {run.log}", file=sys.stderr)
-    if not asked.dry and (said := run_results.summary(known)):
-        print(said, flush=True)
+    if asked.dry and not code:
+        print("Nothing was measured.")
+        return DONE
     return FAILED if code or run_results.any_failed(records) else DONE
 
 

@@ -61,33 +61,40 @@ def table(
     least_s: float = 0.0,
     more: Callable[[str], float] = lambda path: 0.0,
     wanted: Iterable[Disk] = (),
+    cells: int = 0,
+    most: int = 100,
 ) -> str:
     """Return the expected minutes of each part, of all together and of what is left, as lines of text.
 
     parts: experiment -> paths of its documents below `results`; one that several share counts once.
     manifests: manifest -> seconds to prepare its dataset. least_s: as in the config; earlier repeats may have
     been shorter. more: document -> seconds beyond those of its kind. wanted: disks that are written to.
-    Repeats whose time no document gives are marked as a guess.
+    cells: that are measured, if known. most: parts with a row of their own. Repeats whose time no document
+    gives are marked as a guess.
     """
     seen: set[str] = set()
-    rows, whole, left = [], 0.0, 0.0
-    published = sorted(PUBLISHED.glob("*"), key=lambda folder: (folder.name != USUAL, folder.name))
-    folders = (Path(results), *published)
+    rows, whole, left, folded = [], 0.0, 0.0, 0.0
+    folders = places(results)
     for name, paths in parts.items():
         own = [path for path in dict.fromkeys(paths) if path not in seen]
         seen.update(own)
-        places = {path: Path(path).relative_to(results) for path in own}
+        parted = {path: Path(path).relative_to(results) for path in own}
         seconds, guessed = {}, 0
-        for path, place in places.items():
+        for path, place in parted.items():
             lasts = measured_seconds(place, folders, least_s)
             seconds[path] = usual_seconds(place) + more(path) if lasts is None else lasts
             guessed += lasts is None and place.parts[0] == "records"
         whole += sum(seconds.values())
         left += sum(lasts for path, lasts in seconds.items() if not Path(path).exists())
-        repeats = sum(place.parts[0] == "records" for place in places.values())
+        repeats = sum(place.parts[0] == "records" for place in parted.values())
         said = counted(own, results) + ", a guess: none was timed" * (0 < repeats == guessed)
         expected = minutes(sum(seconds.values())) if own else "-"
-        rows.append((name, expected, said or "nothing to measure"))
+        if len(rows) < most - (len(parts) > most):
+            rows.append((name, expected, said or "nothing to measure"))
+        else:
+            folded += sum(seconds.values())
+    if folds := len(parts) - len(rows):
+        rows.append((f"{folds} more", minutes(folded), "experiments"))
     preparing = sum(manifests.values())
     whole += preparing
     left += sum(seconds for path, seconds in manifests.items() if not Path(path).exists())
@@ -102,12 +109,21 @@ def table(
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"  {name:{widths[0]}}  {time:>{widths[1]}}  {what}" for name, time, what in rows]
     lines += [f"  disk: {disk}" for disk in wanted]
-    return "\n".join(["Expected minutes, one job after another:", *lines])
+    of = f" of {cells} cell{'s' * (cells != 1)}" if cells else ""
+    return "\n".join([f"Expected minutes{of}, one job after another:", *lines])
+
+
+def places(results: str) -> tuple[Path, ...]:
+    """Return the folders whose documents tell how long a job takes: own results first."""
+    published = sorted(PUBLISHED.glob("*"), key=lambda folder: (folder.name != USUAL, folder.name))
+    return (Path(results), *published)
 
 
 def skipped(reasons: Mapping[str, int], cells: int) -> str:
-    """Return the sentence on the cells that a node without a CUDA GPU skips."""
-    said = "; ".join(f"{reason} ({count})" for reason, count in reasons.items())
+    """Return which of so many cells a node without a CUDA GPU skips."""
+    first = sorted(reasons.items(), key=lambda found: -found[1])
+    said = "; ".join(f"{reason} ({count})" for reason, count in first[:2])
+    said += f"; {len(first) - 2} more reasons" * (len(first) > 2)
     return f"No NVIDIA GPU on this node: a job here skips {sum(reasons.values())} of {cells} cells: {said}."
 
 

@@ -16,16 +16,20 @@ from gpufeed.core.run_time_estimate import (
     CEILING_EPOCHS,
     DATASET_S,
     GATE_EPOCHS,
+    KINDS,
     Disk,
     beyond,
     check_room,
     disks,
     existing,
     left_out,
+    measured_seconds,
+    places,
     shared_memory,
     skipped,
     table,
     too_large,
+    usual_seconds,
     waiting,
     written,
 )
@@ -52,6 +56,7 @@ class Estimate:
     """Time and disk space that a run needs. workflow: Snakemake's, with its targets and where jobs run.
 
     free_memory: returns the bytes of host memory that a process here may still take. say: prints a line.
+    most: experiments with a line of their own.
     """
 
     run: Run
@@ -59,6 +64,7 @@ class Estimate:
     workflow: Any
     free_memory: Callable[[], int]
     say: Callable[[str], None] = print
+    most: int = 100
 
     @cached_property
     def experiments(self) -> list[str]:
@@ -174,6 +180,20 @@ class Estimate:
         return beyond(epochs * sizes.read, self.cores)
 
     @cached_property
+    def seconds_of(self) -> Callable[[str], float]:
+        """Path -> the seconds that the job of this document takes; none of what is no result."""
+        folders = places(self.run.results)
+
+        def seconds_of(path: str) -> float:
+            place = Path(os.path.relpath(path, self.run.results))
+            if place.parts[0] not in KINDS or place.suffix != ".json":
+                return 0.0
+            lasts = measured_seconds(place, folders, self.run.config["least_s"])
+            return usual_seconds(place) + self.seconds_beyond(path) if lasts is None else lasts
+
+        return cache(seconds_of)
+
+    @cached_property
     def datasets(self) -> list[str]:
         """The datasets of these experiments, and those that they are made from."""
         config = self.run.config
@@ -248,6 +268,8 @@ class Estimate:
             config["least_s"],
             self.seconds_beyond,
             self.disks_of(frozenset(self.datasets)),
+            len(self.cells),
+            self.most,
         )
         for name in self.experiments:
             if found := self.left_out_of(name):

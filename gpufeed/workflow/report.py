@@ -93,6 +93,10 @@ class Report:
             for name, kind in RESULT_KINDS.items()
         }
 
+    def records_of(self, experiments: Iterable[str]) -> dict[str, list[str]]:
+        """Return experiment -> the records that it plans, of the repeats known so far."""
+        return {name: self.documents_of(name)["records"] for name in experiments}
+
     def plan_info(self, wildcards: Any = None) -> dict[str, Any]:
         """Return what the report shows of the plan: each experiment, and what was left out."""
         plan = self.run.plan

@@ -142,7 +142,7 @@ class Checkout:
 
     def plan(self, config: str) -> dict[str, str]:
         """Return counts of jobs, what is asked for in its order, and every job with its resources."""
-        command = ("snakemake", "-n", "--cores", "64", "--configfile", f"config/{config}.yaml")
+        command = ("snakemake", "-np", "--cores", "64", "--configfile", f"config/{config}.yaml")
         said = self.says(*command, *PROFILES.get(config, ()))
         counts = said.rpartition("Job stats:\n")[2].partition("\n\n")[0]
         jobs = re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):\n((?:    .*\n)+)", said, re.MULTILINE)

@@ -2,20 +2,19 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
 from data_fixtures import REPOSITORY
 
+from gpufeed.cli import run_results
 from gpufeed.cli.run_results import (
-    ADVICE,
-    Progress,
-    Records,
     advice_lines,
     any_failed,
     cells_of,
+    ending,
     leaderboard,
-    summary,
+    planned,
+    unmeasured,
 )
 from gpufeed.core.cell_matrix import Plan
 from gpufeed.core.cells import Cell
@@ -58,35 +57,76 @@ def test_the_fastest_is_first_and_the_limit_last(records):
         assert row.endswith(f"  {low:,.0f} to {high:,.0f}  2")
 
 
-def test_a_record_that_comes_is_a_line_and_one_that_was_there_is_none(records, tmp_path, capsys):
+def test_a_repeat_that_failed_is_found_and_one_that_was_skipped_is_none(records, tmp_path):
     cell = CELLS["resident"]
     (tmp_path / "records/own").symlink_to(tmp_path / "records/peers")
-    known = Records(Plan({"own": {cell: Cell("own", "d", "resident")}}, [], {"own": 2}), tmp_path)
-    first, second = known.planned()
-    text = second.read_text()
-    second.unlink()
-    progress = Progress(known)
-    assert capsys.readouterr().out == "1 of 2 repeats were measured before\n"
-    progress()
-    assert capsys.readouterr().out == ""
-    second.write_text(text)
-    progress()
-    progress()
-    rate = json.loads(text)["throughput"]["images_per_s"]
-    assert capsys.readouterr().out == f"[2/2] resident: {rate:,.0f} images/s\n"
-    assert not any_failed([first, second, tmp_path / "none.json"])
-    failed = json.loads(text) | {"status": "failed", "sentence": "RuntimeError: no"}
-    second.write_text(json.dumps(failed))
-    assert any_failed([first, second])
-    empty = Records(known.plan, tmp_path / "empty")
-    assert summary(empty) == ""
+    first, second = planned(
+        Plan({"own": {cell: Cell("own", "d", "resident")}}, [], {"own": 2}), tmp_path, None
+    )
+    assert first.exists()
+    for status, found in (("skipped", False), ("failed", True)):
+        second.write_text(
+            json.dumps(json.loads(first.read_text()) | {"status": status, "sentence": "It is."})
+        )
+        assert any_failed([first, second, tmp_path / "none.json"]) is found
 
 
-def test_the_advice_chooses_what_is_measured_and_stands_first(records, tmp_path):
+def test_a_run_of_one_experiment_ends_with_leaderboard_verdict_and_page(records, tmp_path):
+    plan = {"peers": [str(path) for paths in records.values() for path in paths]}
+    plan["peers"].append(str(tmp_path / "records/peers/another/0.json"))  # not there
+    lines = ending(str(tmp_path), plan, {"peers": None})
+    assert lines[0] == ""
+    assert lines[1].startswith("resnet18 on tiny_imagenet_40, ")
+    assert [line.split()[0] for line in lines[3:6]] == ["1", "2", "replay"]
+    (verdict,) = (line for line in lines if line.startswith("Verdict: "))
+    rate = lines[3].split()[2]
+    assert f"resident: {rate} images/s" in verdict
+    assert "`snakemake report`" in lines[-1]
+    report = tmp_path / "report-peers.html"
+    report.write_text("")
+    assert ending(str(tmp_path), plan, {"peers": None})[-1] == f"Report: {report.as_uri()}"
+    assert ending(str(tmp_path), {"peers": plan["peers"][-1:]}, {"peers": None}) == []
+
+
+def test_an_error_in_the_table_leaves_the_run_as_it_was(records, tmp_path, monkeypatch):
+    def broken(paths):
+        raise ModuleNotFoundError("No module named 'pandas'")
+
+    monkeypatch.setattr(run_results, "cells_of", broken)
+    _, first, last = ending(str(tmp_path), {"peers": map(str, records["replay"])}, {"peers": None})
+    assert "No module named 'pandas'" in first
+    assert "`snakemake report`" in last
+
+
+def test_a_run_of_several_ends_with_the_verdict_on_each(records, tmp_path):
+    paths = [str(path) for paths in records.values() for path in paths]
+    lines = ending(str(tmp_path), {"one": paths, "another": paths}, {"one": None, "another": None})
+    assert [line.split()[0] for line in lines[1:3]] == ["one", "another"]
+    assert all("resident: " in line and "images/s" in line for line in lines[1:3])
+    assert len(lines) == 4
+
+
+def test_what_was_not_measured_is_named(records):
+    (path, *_) = records["resident"]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "skipped", "sentence": "No GPU."}))
+    assert unmeasured(cells_of(records["replay"])) == []
+    assert unmeasured(cells_of([path, *records["replay"]])) == [
+        "Not measured: resident (skipped). The report says why."
+    ]
+
+
+def test_of_many_loaders_the_first_are_shown(records, monkeypatch):
+    monkeypatch.setattr(run_results, "MOST", 1)
+    rows = leaderboard(cells_of([path for paths in records.values() for path in paths]))
+    assert [row.split()[0] for row in rows[2:]] == ["1", "replay", "The"]
+    assert "1 more pipeline" in rows[-1]
+
+
+def test_the_advice_chooses_what_is_measured(records, tmp_path):
     cells = {name: Cell("own", "d", loader) for loader, name in CELLS.items()}
     of, best = CELLS["dataloader_workers"], CELLS["resident"]
-    known = Records(Plan({"own": cells}, [], {"own": 1}), tmp_path, {"of": of, "best": 1})
-    assert {path.parent.name for path in known.planned()} == {of, CELLS["replay"]}
+    plan, asked = Plan({"own": cells}, [], {"own": 1}), {"of": of, "best": 1}
+    assert {path.parent.name for path in planned(plan, tmp_path, asked)} == {of, CELLS["replay"]}
     candidate = {"change": "loader resident in place of dataloader_workers", "rank": 1, "bound": "input"}
     candidate |= {"chosen": True, "advised": True, "sentence": None}
     found = [
@@ -97,13 +137,13 @@ def test_the_advice_chooses_what_is_measured_and_stands_first(records, tmp_path)
     advice = {"schema_version": 1, "experiment": "own", "of": of, "best": 1, "device": "cuda"}
     advice |= {"compute_images_per_s": 8.2e4, "input_share": 0.6, "cause": "decode", "candidates": found}
     (tmp_path / "advice").mkdir()
-    (tmp_path / ADVICE).write_text(json.dumps(advice | {"finished_at": "2026-01-01T00:00:00+00:00"}))
-    assert {path.parent.name for path in known.planned()} == set(CELLS.values())
+    document = tmp_path / "advice/own.json"
+    document.write_text(json.dumps(advice | {"finished_at": "2026-01-01T00:00:00+00:00"}))
+    assert {path.parent.name for path in planned(plan, tmp_path, asked)} == set(CELLS.values())
     table = cells_of([path for paths in records.values() for path in paths])
-    state, do, *_, last = advice_lines(known, table)
+    state, do, *_ = advice_lines(str(tmp_path), "own", asked, table)
     assert state.startswith("Your GPU waits ")
     assert do.startswith("Do this: loader resident in place of dataloader_workers. Predicted 81,000 images/s")
-    assert last == ""
     for other in (None, {"of": best, "best": 1}):  # the document is of another run
-        assert advice_lines(replace(known, advice=other), table) == []
-    assert advice_lines(replace(known, results=tmp_path / "elsewhere"), table) == []
+        assert advice_lines(str(tmp_path), "own", other, table) == []
+    assert advice_lines(str(tmp_path / "elsewhere"), "own", asked, table) == []

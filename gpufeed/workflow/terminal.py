@@ -1,0 +1,413 @@
+"""What a run of the workflow prints: a line a result, where Snakemake prints a dozen a job.
+
+Terminal stands in for the handler with which Snakemake prints, and hands it every message that it does not
+know. It reads the events that Snakemake's logger plugins read. It is none itself: a plugin must be installed,
+editable installs hide it, and it knows neither the plan nor the jobs ahead.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpufeed.core.cells import Cell
+from gpufeed.core.errors import GpufeedError, unknown
+
+STREAM = "DefaultStreamHandler"  # Snakemake's name of the handler that prints
+QUIET = "GPUFEED_QUIET"  # in a job's environment: a Terminal prints what stopped it
+ENDED = ("failed", "skipped")  # status of a document whose sentence is printed
+OURS = {"of_gpufeed": True}  # `extra` of what gpufeed logs: printed as it is
+# what Snakemake says of itself between its events
+NOISE = re.compile(
+    "Assuming unrestricted shared|Building DAG of jobs|Using shell: |Conda environments: ignored|Reasons:"
+    "|Group jobs: inactive|Singularity containers: ignored|Select jobs to execute|DAG of jobs will be updated"
+    "|Updating checkpoint depend|Shutting down, this might|Elapsed time: |Exiting because a job execution"
+    "|This was a dry-run|The run involves checkpoint|Removing output files of failed job|SLURM run ID: "
+    "|Job [0-9]+ has been submitted with SLURM|Submitted array job|Falling back to 'sacct'|'sacct' unavail"
+    "|Cleaning up SLURM log"
+)
+COUNTED, SILENT = "run_info", ("workflow_started", "resources_info", "job_started", "progress", "shellcmd")
+NOTHING, STOPPED, LOG = "Nothing to be done", "Terminating processes on user", "Complete log(s): "
+FAILED_JOB, SOME_FAILED = "CalledProcessError in file", "At least one job did not complete"
+NO_WORD = "Its log has no error; what it printed stands above, or in the log of its node."
+TARGET = re.compile(r"No rule to produce (.+?) \(if you use")
+REFUSED = re.compile(r"found: .*\n(?:.*\n)*?\s*expected: .*\n(?:.*\n)*?\s*what to do: .*")
+RAISED = re.compile(r"^[A-Za-z_.]*(?:Error|Exception|Interrupt): .+$", re.MULTILINE)
+RED, YELLOW, GREEN, DIM = 31, 33, 32, 2
+# what the first job of several rules prints, with the number of all; an empty noun: without
+STORE = ("Building", "store")
+STAGES = {
+    ("download",): ("Downloading", "file"),
+    ("prepare_dataset",): ("Preparing", "dataset"),
+    ("build_extension",): ("Compiling kernels", ""),
+    tuple(f"build_{name}" for name in ("cache", "scaled_cache", "strips", "shards", "beton")): STORE,
+    ("gate", "gate_tuned"): ("Checking the samples of", "loader"),
+    ("tune_cell",): ("Finding the settings of", "cell"),
+    ("probe_cell",): ("Probing", "cell"),
+    ("measure_cell",): ("Measuring", "repeat"),
+    ("measure_ceilings",): ("Measuring the limits of", "cell"),
+    ("measure_decoder",): ("Measuring", "decoder"),
+    ("measure_build",): ("Timing", "build"),
+    ("measure_kernel",): ("Measuring kernels", ""),
+    ("train_model", "evaluate_model", "predict"): ("Training models to keep", ""),
+    ("export_model", "quantise_model", "measure_inference"): ("Measuring models in use", ""),
+    ("advise", "find_disturbed", "count_repeats"): ("", ""),
+    (
+        *("tabulate", "tabulate_sweep", "compare", "assemble_report", "report", "plot", "plot_side_by_side"),
+        *("plot_ceilings", "plot_sweep", "plot_inference", "plot_confusion"),
+    ): ("Writing tables, figures and report", ""),
+}
+STAGE_OF = {rule: rules for rules in STAGES for rule in rules}
+
+
+def installed(workflow: Any, logger: logging.Logger) -> "Terminal | None":
+    """Put a Terminal in the place of Snakemake's handler, and return it; None where that shall print.
+
+    It shall in jobs, beside another logger that prints, and with -p, --verbose or --debug-dag.
+    """
+    asked = workflow.output_settings
+    (plain, *_) = [*(handler for handler in logger.handlers if handler.name == STREAM), None]
+    if not workflow.is_main_process or plain is None:
+        return None
+    if os.environ.get("NO_COLOR"):
+        plain.nocolor = True
+    if asked.printshellcmds or asked.verbose or asked.debug_dag:
+        return None
+    terminal = Terminal(plain, asked.dryrun, asked.quiet or ())
+    os.environ |= {QUIET: "1", "TQDM_LEAVE": ""}  # bars of jobs are wiped once they are full
+    logger.removeHandler(plain)
+    logger.addHandler(terminal)
+    return terminal
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the Snakefile knows of a run.
+
+    cells: experiment -> id -> cell. targets: names that a user may type; files: that may stand there, too.
+    ahead: the jobs that are not finished. seconds_of: how long the job of a document is expected to take.
+    ending: the lines behind the last job. prints: whether the jobs of an experiment print themselves.
+    command: that starts this Snakemake again.
+    """
+
+    cells: Mapping[str, Mapping[str, Cell]] = field(default_factory=dict)
+    targets: Sequence[str] = ()
+    files: Callable[[], Iterable[str]] = tuple
+    ahead: Callable[[], Iterable[Any]] = tuple
+    seconds_of: Callable[[str], float] = lambda path: 0.0
+    ending: Callable[[], Iterable[str]] = tuple
+    prints: Callable[[str], bool] = lambda experiment: False
+    command: str = "snakemake"
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Cell -> what it is called."""
+        return {name: label for own in self.cells.values() for name, label in labels(own).items()}
+
+
+class Terminal(logging.Handler):
+    """Prints what happens in a run. plain: Snakemake's handler. quiet: what --quiet names."""
+
+    def __init__(self, plain: logging.StreamHandler, dryrun: bool = False, quiet: Iterable[str] = ()):
+        super().__init__()
+        self.name, self.plain, self.dryrun = STREAM, plain, dryrun
+        self.quiet = {str(getattr(one, "name", one)).lower() for one in quiet}
+        self.on_terminal, self.coloured = plain.stream.isatty(), not plain.nocolor
+        self.known = Known()
+        self.jobs: dict[int, logging.LogRecord] = {}
+        self.counts: Counter[str] = Counter()
+        self.stages: set[tuple[str, ...]] = set()
+        self.told: set[str] = set()
+        self.cells: set[str] = set()
+        self.began_s, self.expected_s, self.measured, self.failed = None, 0.0, 0, 0
+        self.shows_status, self.wide = False, 0
+        self.held: logging.LogRecord | None = None
+        self.exit = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a message of Snakemake's logger, in our words where there are any."""
+        event, held, self.held = getattr(record, "event", None), self.held, None
+        if held and event != "job_error":
+            self.plain.handle(held)
+        self.exit = ended(str(held.msg)) if held else ""
+        if event == "error" and FAILED_JOB in str(record.msg):  # the job's own error, with its log, is next
+            self.held = record
+            return
+        try:
+            lines = self.lines(record)
+        except Exception:  # what goes wrong here must hide nothing
+            lines = None
+        if lines is None:
+            self.clear()
+            self.plain.handle(record)
+        elif "all" not in self.quiet or record.levelno >= logging.ERROR:
+            for line in lines:
+                self.write(line)
+
+    def lines(self, record: logging.LogRecord) -> list[str] | None:
+        """Return what is printed for a message; None if it is none that is known."""
+        event, text = getattr(record, "event", None), str(record.msg or "")
+        if event is None:
+            return self.said(record, text)
+        if event in SILENT:
+            return []
+        if event == COUNTED:
+            self.counts = Counter(record.stats)
+            return self.planned() if self.dryrun and self.jobs else []
+        if event == "job_info":
+            return self.started(record)
+        if event == "job_finished":
+            job = self.jobs.pop(record.job_id, None)
+            return None if job is None else self.finished(job) if job.rule_name in STAGE_OF else []
+        if event == "job_error":
+            return self.stopped(record)
+        return self.refused(text, record.exception) if event == "error" else None
+
+    def said(self, record: logging.LogRecord, text: str) -> list[str] | None:
+        """Return the lines for a message without an event."""
+        if getattr(record, "of_gpufeed", False):
+            return text.split("\n")
+        if text.startswith(NOTHING):
+            return [text, *self.known.ending()]
+        if text.startswith(STOPPED):
+            self.failed += 1
+            return ["Stopping the jobs."]
+        if text.startswith(LOG):
+            return [f"Snakemake's log: {text.removeprefix(LOG)}"] if self.failed else []
+        return [] if NOISE.match(text) else None
+
+    def planned(self) -> list[str]:
+        """Return the jobs of a dry run, those of the commonest rules first."""
+        self.jobs.clear()  # once: Snakemake counts before and behind the jobs
+        counts = Counter({name: n for name, n in self.counts.items() if name in STAGE_OF})
+        first = [f"{name} {n}" for name, n in counts.most_common(3)]
+        more = f", {len(counts) - 3} more rules" if len(counts) > 3 else ""
+        whole = plural(sum(counts.values()), "job")
+        return [f"{whole} to run: {', '.join(first)}{more}. `snakemake -np` lists each with its reason."]
+
+    def started(self, job: logging.LogRecord) -> list[str] | None:
+        """Return the line of a stage at its first job."""
+        if job.rule_name not in STAGE_OF and job.rule_name not in self.known.targets:
+            return None
+        self.jobs[job.jobid] = job
+        if job.rule_name not in STAGE_OF:
+            return []
+        stage, (verb, noun) = STAGE_OF[job.rule_name], STAGES[STAGE_OF[job.rule_name]]
+        if self.dryrun or self.is_quiet:
+            return []
+        if job.rule_name == "measure_cell" and not self.known.prints(job.wildcards["experiment"]):
+            self.status(f"now: {self.name_of(job)}, repeat {job.wildcards['repeat']}")
+        if stage in self.stages or not verb:
+            return []
+        self.stages.add(stage)
+        self.began_s = self.began_s or (time.monotonic() if self.expected_of(job.output) else None)
+        count = sum(self.counts[rule] for rule in stage)
+        of = f" {plural(count, noun) if count else noun + 's'}" if noun else ""
+        return [f"{verb}{of}"]
+
+    def finished(self, job: logging.LogRecord) -> list[str]:
+        """Return the line of a result, where it has one."""
+        self.expected_s += self.expected_of(job.output)
+        found = [document for path in job.output if path.endswith(".json") and (document := read(path))]
+        self.measured += job.rule_name == "measure_cell"
+        ended = next((one for one in found if one.get("status") in ENDED), None)
+        if ended:
+            self.failed += ended["status"] == "failed"
+            return self.unmeasured(job, ended["status"], str(ended.get("sentence")))
+        if job.rule_name != "measure_cell" or self.is_quiet:
+            return []
+        rest = [one for one in self.known.ahead() if one.jobid != job.jobid]
+        rate = next((one["throughput"].get("images_per_s") for one in found if one.get("throughput")), None)
+        said = "resumed, so without a rate" if rate is None else f"{rate:>9,.0f} images/s"
+        name = self.name_of(job)
+        line = f"{self.count(rest, name)}  {name:{self.wide}}  {said}{self.time_left(rest)}"
+        if job.wildcards["cell"] not in self.cells:
+            self.cells.add(job.wildcards["cell"])
+            return [line]
+        self.status(line)
+        return self.block(job, rest)
+
+    def unmeasured(self, job: logging.LogRecord, status: str, sentence: str) -> list[str]:
+        """Return why a result failed or was skipped: once a cell, and of what a node lacks once a reason."""
+        name, failed = self.name_of(job), status == "failed"
+        key = f"{name} {sentence}" if failed else sentence.rstrip(".")
+        if key in self.told or (not failed and any(told in sentence for told in self.told)):
+            return []
+        self.told.add(key)
+        log = f" (log: {job.log[0]})" if failed and job.log else ""
+        return [self.paint(f"{name} {status}: {sentence}{log}", RED if failed else YELLOW)]
+
+    def count(self, rest: Iterable[Any], name: str) -> str:
+        """Return how many of this run's repeats are done. rest: the jobs ahead. name: of this one's cell."""
+        cells = [job.wildcards_dict["cell"] for job in rest if job.rule.name == "measure_cell"]
+        names = [name, *(self.known.labels.get(cell, "") for cell in cells)]
+        self.wide = min(44, max(self.wide, *map(len, names)))
+        whole = self.measured + len(cells)
+        return f"[{self.measured:>{len(str(whole))}}/{whole}]"
+
+    def block(self, job: logging.LogRecord, rest: Iterable[Any]) -> list[str]:
+        """Return a line behind the last cell of a later repeat: its cells have had theirs before."""
+        experiment, repeat = job.wildcards["experiment"], job.wildcards["repeat"]
+        same = {"experiment": experiment, "repeat": repeat}.items()
+        if not repeat.isdecimal() or any(same <= (one.wildcards_dict or {}).items() for one in rest):
+            return []
+        return [f"{experiment}: repeat {int(repeat) + 1} of each cell is done{self.time_left(rest)}"]
+
+    def stopped(self, error: logging.LogRecord) -> list[str]:
+        """Return why a job failed, and where its log is."""
+        self.failed += 1
+        job = self.jobs.pop(error.jobid, None)
+        logs = [path for path in error.log if os.path.exists(path)]
+        why = str(error.rule_msg or "") or self.exit or next(filter(None, map(reason, logs)), NO_WORD)
+        name = f": {self.name_of(job)}" if job else ""
+        lines = [f"{error.rule_name} failed{name}", *(f"  {line}" for line in why.splitlines())]
+        return [*(self.paint(line, RED) for line in lines), *(f"  log: {path}" for path in logs)]
+
+    def refused(self, text: str, exception: str) -> list[str] | None:
+        """Return an error of Snakemake in gpufeed's three lines, where it has them."""
+        if self.failed and SOME_FAILED in text:
+            return []  # Terminal.stopped has said which, and why
+        target = TARGET.search(text)
+        if exception == "MissingRuleException" and target and self.known.targets:
+            return self.in_red(str(self.misspelt(target[1])))
+        if exception == "LockException":
+            return self.in_red(str(self.locked()))
+        found = REFUSED.search(text)
+        return self.in_red(found[0]) if found else None
+
+    def locked(self) -> GpufeedError:
+        """Return the error for a folder that another run works in, or was killed in."""
+        return GpufeedError(
+            f"the lock of another run in {Path.cwd()}",
+            "one run at a time in a folder",
+            f"wait for it; if none runs, the last one was killed: {self.known.command} --unlock",
+        )
+
+    def misspelt(self, target: str) -> GpufeedError:
+        """Return the error for a target that is neither a name nor a file of a rule."""
+        if "/" not in target and "." not in target:
+            return unknown("target", target, self.known.targets, "the command line")
+        near = get_close_matches(target, self.known.files(), n=1, cutoff=0.8)
+        names = f"a file that a rule makes, or one of: {', '.join(self.known.targets)}"
+        return GpufeedError(
+            f"no rule makes {target}", names, f"write {near[0]}" if near else "name an experiment"
+        )
+
+    def in_red(self, text: str) -> list[str]:
+        return [self.paint(line.strip(), RED) for line in text.splitlines()]
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether --quiet asks for no progress."""
+        return bool(self.quiet & {"all", "progress", "rules"})
+
+    def name_of(self, job: logging.LogRecord) -> str:
+        """Return what a job is about: its cell by its label, else what its wildcards say."""
+        named = dict(job.wildcards.items()) if job.wildcards else {}
+        if named.get("cell") in self.known.labels:
+            return self.known.labels[named["cell"]]
+        return next(
+            (named[key] for key in ("loader", "decoder", "dataset", "experiment") if key in named), ""
+        )
+
+    def expected_of(self, paths: Iterable[str]) -> float:
+        return sum(map(self.known.seconds_of, paths))
+
+    def time_left(self, rest: Iterable[Any]) -> str:
+        """Return how long the jobs ahead take at the pace of those that are done, if any is."""
+        if not self.expected_s or self.began_s is None:
+            return ""
+        pace = (time.monotonic() - self.began_s) / self.expected_s
+        left_s = pace * sum(self.expected_of(job.output) for job in rest)
+        return self.paint(f"  about {lasting(left_s)} left", DIM) if left_s >= 1 else ""
+
+    def paint(self, text: str, colour: int | None) -> str:
+        return f"\033[{colour}m{text}\033[0m" if self.coloured and colour else text
+
+    def status(self, text: str) -> None:
+        """Show a line until the next one, where that can be."""
+        if self.on_terminal and not self.is_quiet:
+            self.clear()
+            self.plain.stream.write(f"{text[: shutil.get_terminal_size().columns - 1]}\r")
+            self.plain.flush()
+            self.shows_status = True
+
+    def clear(self) -> None:
+        if self.shows_status:
+            self.plain.stream.write("\033[K")
+            self.shows_status = False
+
+    def write(self, line: str) -> None:
+        self.clear()
+        self.plain.stream.write(f"{line}\n")
+        self.plain.flush()
+
+
+def labels(cells: Mapping[str, Cell]) -> dict[str, str]:
+    """Return a name for each cell of an experiment: its loader, its workers, and what else varies."""
+    fields = {name: cell.identity() for name, cell in cells.items()}
+    axes = (
+        "model",
+        "dataset",
+        "augment",
+        "decoder",
+        "batch_size",
+        "precision",
+        "epochs",
+        "synchronise",
+        "cores",
+    )
+    values = {axis: {str(own.get(axis)) for own in fields.values()} for axis in axes}
+    found = {}
+    for name, own in fields.items():
+        parts = [own["loader"]]
+        parts += (
+            [f"{own['workers']} workers"] if own["workers"] not in (0, 1) else ["1 worker"] * own["workers"]
+        )
+        parts += [str(own[axis]) for axis in axes if len(values[axis]) > 1 and own.get(axis) is not None]
+        found[name] = ", ".join(parts)
+    return found
+
+
+def read(path: str) -> dict[str, Any]:
+    """Return a document; an empty one where there is none."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def ended(text: str) -> str:
+    """Return which signal ended a job, from Snakemake's error; empty where none did."""
+    found = re.search(r"exit status (\d+)", text)
+    number = int(found[1]) - 128 if found else 0
+    return f"{signal.strsignal(number) or number} (signal {number})" if number > 0 else ""
+
+
+def reason(log: str) -> str:
+    """Return what stopped a job, from its log: three lines of ours, or the last line of a traceback."""
+    text = Path(log).read_text(encoding="utf-8", errors="replace")
+    found = [*REFUSED.findall(text), *RAISED.findall(text)]
+    return found[0] if REFUSED.search(text) else (found or [""])[-1]
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def lasting(seconds: float) -> str:
+    """Return a duration in the unit that suits it: `40 s`, `3 min`, `2.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

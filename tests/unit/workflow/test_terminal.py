@@ -1,0 +1,263 @@
+"""What a run prints, event by event, and that it hides nothing."""
+
+import io
+import json
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from gpufeed.core.cells import Cell
+from gpufeed.workflow.terminal import STREAM, Known, Terminal, installed, labels, lasting
+
+CELLS = {
+    "a": Cell("e", "d", "dataloader_workers", workers=2, augment="torch"),
+    "b": Cell("e", "d", "resident", augment="torch"),
+}
+SECONDS = 10.0  # that every record is expected to take
+
+
+class Screen:
+    """A Terminal on a made-up screen. ahead: the jobs that are not finished."""
+
+    def __init__(self, folder, tty=False, **settings):
+        self.stream, self.folder, self.ahead = io.StringIO(), folder, []
+        self.stream.isatty = lambda: tty
+        plain = logging.StreamHandler(self.stream)
+        plain.setFormatter(logging.Formatter("plain %(message)s"))
+        plain.nocolor = not tty
+        self.terminal = Terminal(plain, **settings)
+        self.terminal.known = Known(
+            cells={"e": CELLS},
+            targets=["all", "e", "pipelining"],
+            files=lambda: ["results/report.html", "results/report-e.html"],
+            ahead=lambda: self.ahead,
+            seconds_of=lambda path: SECONDS if "/records/" in path else 0.0,
+            ending=lambda: ["the leaderboard"],
+            command="snakemake --configfile mine.yaml",
+        )
+
+    def send(self, message="", event=None, level=logging.INFO, **fields):
+        """Log a message as Snakemake does, and return what is printed for it."""
+        before = len(self.stream.getvalue())
+        record = logging.makeLogRecord({"msg": message, "levelno": level, "event": event, **fields})
+        self.terminal.handle(record)
+        return self.stream.getvalue()[before:]
+
+    def job(self, number, rule="measure_cell", cell="a", repeat="0", **document):
+        """Plan a job, whose document is written if there are words for it, and return its event."""
+        path = self.folder / f"records/e/{cell}/{repeat}.json"
+        if document:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(document))
+        wildcards = {"experiment": "e", "cell": cell, "repeat": repeat}
+        job = {"jobid": number, "rule_name": rule, "wildcards": wildcards, "output": [str(path)]}
+        name = SimpleNamespace(name=rule)
+        ahead = SimpleNamespace(jobid=number, rule=name, wildcards_dict=wildcards, output=[str(path)])
+        self.ahead.append(ahead)
+        return {**job, "log": [str(self.folder / "a.log")], "event": "job_info"}
+
+    def finish(self, number):
+        said = self.send(event="job_finished", job_id=number)
+        self.ahead = [job for job in self.ahead if job.jobid != number]
+        return said
+
+
+def rate(images_per_s):
+    return {"status": "done", "sentence": None, "throughput": {"images_per_s": images_per_s}}
+
+
+@pytest.fixture
+def screen(tmp_path):
+    return lambda **settings: Screen(tmp_path, **settings)
+
+
+def test_a_cell_is_one_line_and_its_later_repeats_one_a_block(screen):
+    ours = screen()
+    ours.send(event="run_info", stats={"measure_cell": 4})
+    jobs = [
+        ours.job(1, cell="a", **rate(1234.4)),
+        ours.job(2, cell="b", **rate(567)),
+        ours.job(3, cell="a", repeat="1", **rate(1)),
+        ours.job(4, cell="b", repeat="1", **rate(2)),
+    ]
+    assert ours.send(**jobs[0]) == "Measuring 4 repeats\n"
+    assert ours.send(**jobs[1]) == ""
+    ours.terminal.began_s -= 100  # the first took ten times what was expected
+    assert ours.finish(1) == "[1/4]  dataloader_workers, 2 workers      1,234 images/s  about 5 min left\n"
+    assert ours.finish(2).split("  about")[0] == "[2/4]  resident                             567 images/s"
+    for job in jobs[2:]:
+        ours.send(**job)
+    assert ours.finish(3) == ""
+    assert ours.finish(4) == "e: repeat 2 of each cell is done\n"
+
+
+def test_a_skipped_cell_says_what_it_lacks_once_and_a_failed_one_where_its_log_is(screen):
+    ours = screen()
+    lacks = "Loader ffcv needs the package ffcv, which this node lacks: make ffcv."
+    for number, cell in ((1, "a"), (2, "b")):
+        ours.send(**ours.job(number, cell=cell, status="skipped", sentence=lacks))
+    assert ours.finish(1) == f"dataloader_workers, 2 workers skipped: {lacks}\n"
+    assert ours.finish(2) == ""
+    for number, cell, repeat in ((3, "a", "1"), (4, "b", "1"), (5, "a", "2")):
+        ours.send(**ours.job(number, cell=cell, repeat=repeat, status="failed", sentence="RuntimeError: no."))
+    said = ours.finish(3)
+    assert said.startswith("dataloader_workers, 2 workers failed: RuntimeError: no. (log: ")
+    assert said.endswith("a.log)\n")
+    assert ours.finish(4).startswith("resident failed: RuntimeError: no.")
+    assert ours.finish(5) == ""
+
+
+def test_a_failed_job_is_told_with_reason_and_log_and_snakemake_s_words_for_it_are_not(screen, tmp_path):
+    ours = screen()
+    log = tmp_path / "a.log"
+    log.write_text(
+        "2026 INFO begins\nTraceback (most recent call last):\n  File x\nValueError: inner\n"
+        "The above exception\nRuntimeError: too many\n"
+    )
+    ours.send(**ours.job(1))
+    told = {"event": "error", "level": logging.ERROR, "exception": "RuleException"}
+    failed = {"event": "job_error", "level": logging.ERROR, "rule_name": "measure_cell", "rule_msg": None}
+    failed |= {"jobid": 1, "log": [str(log)]}  # all that Snakemake says of it
+    assert ours.send("RuleException:\nCalledProcessError in file x", **told) == ""
+    assert ours.send(**failed) == (
+        f"measure_cell failed: dataloader_workers, 2 workers\n  RuntimeError: too many\n  log: {log}\n"
+    )
+    log.write_text("2026 ERROR stopped: found: 4 images\nexpected: 5\nwhat to do: fetch one\n")
+    assert "  found: 4 images\n  expected: 5\n  what to do: fetch one\n" in ours.send(**failed)
+    slurm = {**failed, "rule_msg": "SLURM-job '7' failed, SLURM status is: 'OUT_OF_MEMORY'."}
+    assert "OUT_OF_MEMORY" in ours.send(**slurm)
+    killed = "CalledProcessError in file x:\nCommand 'y' returned non-zero exit status 137."
+    assert ours.send(killed, **told) == ""
+    assert "  Killed (signal 9)\n" in ours.send(**failed)
+    log.unlink()
+    assert "log: " not in ours.send(**failed)
+    assert ours.send("At least one job did not complete successfully.", **told) == ""
+    assert ours.send("CalledProcessError in file y", **told) == ""
+    assert ours.send("Select jobs to execute...") == "plain CalledProcessError in file y\n"
+
+
+def test_an_error_of_ours_is_its_three_lines_and_any_other_as_snakemake_prints_it(screen):
+    ours = screen()
+    error = {"event": "error", "level": logging.ERROR, "exception": "WorkflowError"}
+    text = "WorkflowError in file x, line 1:\nnothing\nfound: a\nexpected: b\nwhat to do: c\n  File x, line 1"
+    assert ours.send(text, **error) == "found: a\nexpected: b\nwhat to do: c\n"
+    locked = ours.send("LockException:\nlocked", **(error | {"exception": "LockException"}))
+    assert "the lock of another run" in locked
+    assert locked.endswith("--configfile mine.yaml --unlock\n")
+    some = "At least one job did not complete successfully."
+    assert ours.send(some, **error) == f"plain {some}\n"  # none was told
+
+
+@pytest.mark.parametrize(
+    ("target", "remedy"),
+    [
+        ("pipelinig", "write 'pipelining' instead"),
+        ("results/reprot.html", "write results/report.html"),
+        ("results/nothing_like_it.csv", "name an experiment"),
+    ],
+)
+def test_a_misspelt_target_is_answered_with_the_nearest(screen, target, remedy):
+    text = f"MissingRuleException:\nNo rule to produce {target} (if you use input functions make sure)."
+    said = screen().send(text, "error", logging.ERROR, exception="MissingRuleException")
+    found, expected, what = said.splitlines()
+    assert target in found
+    assert "all, e, pipelining" in expected
+    assert what == f"what to do: {remedy}"
+
+
+def test_what_is_not_known_is_printed_as_snakemake_does(screen):
+    ours = screen()
+    assert ours.send("a new warning", level=logging.WARNING) == "plain a new warning\n"
+    assert ours.send("rules", "an_event_to_come") == "plain rules\n"
+    assert ours.send("Rule: of another workflow", **ours.job(1, rule="align")).startswith("plain Rule")
+    assert ours.send("Finished", "job_finished", job_id=1) == "plain Finished\n"
+    assert ours.send("broken", "job_info") == "plain broken\n"  # lacks all that such an event has
+    assert ours.send("Select jobs to execute...") == ours.send("1 of 3 steps", "progress") == ""
+    assert ours.send("ours\nof two lines", of_gpufeed=True) == "ours\nof two lines\n"
+    assert ours.send("", of_gpufeed=True) == "\n"
+
+
+def test_the_end_is_told_where_nothing_was_to_be_done_and_the_log_of_snakemake_after_a_failure(screen):
+    ours = screen()
+    assert (
+        ours.send("Nothing to be done (all there).") == "Nothing to be done (all there).\nthe leaderboard\n"
+    )
+    assert ours.send("Complete log(s): /x.log") == ""
+    assert "Stopping" in ours.send("Terminating processes on user request, this might take")
+    assert ours.send("Complete log(s): /x.log") == "Snakemake's log: /x.log\n"
+
+
+def test_a_dry_run_ends_with_its_jobs(screen):
+    ours = screen(dryrun=True)
+    counts = {
+        "event": "run_info",
+        "stats": {"measure_cell": 12, "gate": 3, "plot": 1, "tabulate": 1, "all": 1},
+    }
+    assert ours.send(**counts) == ""
+    assert ours.send(**ours.job(1)) == ""
+    said = ours.send(**counts)
+    assert said.startswith("17 jobs to run: measure_cell 12, gate 3, plot 1, 1 more rules.")
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("quiet", [["rules", "progress"], ["all"]])
+def test_quiet_leaves_errors(screen, quiet):
+    ours = screen(quiet=quiet)
+    job = ours.job(1, **rate(5))
+    assert ours.send(**job) == ours.finish(1) == ""
+    failed = {**job, "event": "job_error", "level": logging.ERROR, "rule_msg": "gone", "jobid": 7}
+    assert "gone" in ours.send(**failed)
+
+
+def test_a_terminal_shows_the_repeat_at_work_in_colours_and_a_file_shows_neither(screen):
+    ours = screen(tty=True)
+    job = ours.job(1, status="failed", sentence="It broke.")
+    assert "now: dataloader_workers, 2 workers, repeat 0\r" in ours.send(**job)
+    assert ours.finish(1).startswith("\033[31m")
+    plain = screen()
+    plain.send(**plain.job(1, status="failed", sentence="It broke."))
+    assert "\033" not in plain.finish(1)
+
+
+def test_a_label_names_what_varies():
+    assert labels(CELLS) == {"a": "dataloader_workers, 2 workers", "b": "resident"}
+    both = {"a": Cell("e", "d", "resident"), "b": Cell("e", "d", "resident", batch_size=64)}
+    assert labels(both) == {"a": "resident, 128", "b": "resident, 64"}
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(40, "40 s"), (150, "2 min"), (9000, "2.5 h")])
+def test_a_duration_has_the_unit_that_suits_it(seconds, text):
+    assert lasting(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "replaced"),
+    [({}, True), ({"verbose": True}, False), ({"printshellcmds": True}, False), ({"main": False}, False)],
+)
+def test_it_replaces_snakemake_s_handler_alone_and_not_where_all_is_asked_for(changes, replaced, monkeypatch):
+    monkeypatch.setenv("GPUFEED_QUIET", "")
+    asked = {"printshellcmds": False, "verbose": False, "debug_dag": False, "dryrun": False, "quiet": None}
+    workflow = SimpleNamespace(
+        is_main_process=changes.pop("main", True), output_settings=SimpleNamespace(**(asked | changes))
+    )
+    logger, plain = logging.Logger("made up"), logging.StreamHandler(io.StringIO())
+    plain.nocolor = False
+    plain.name = "another"
+    logger.addHandler(plain)
+    assert installed(workflow, logger) is None
+    assert logger.handlers == [plain]
+    plain.name = STREAM
+    found = installed(workflow, logger)
+    assert (found is not None) is replaced
+    assert logger.handlers == [found or plain]
+
+
+def test_no_color_holds_for_snakemake_s_own_words_too(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    settings = SimpleNamespace(printshellcmds=True, verbose=False, debug_dag=False, dryrun=False, quiet=None)
+    logger, plain = logging.Logger("made up"), logging.StreamHandler(io.StringIO())
+    plain.name, plain.nocolor = STREAM, False
+    logger.addHandler(plain)
+    assert installed(SimpleNamespace(is_main_process=True, output_settings=settings), logger) is None
+    assert plain.nocolor

@@ -1,0 +1,49 @@
+"""What a user sees of a run: few lines, the rates and the reasons among them, and every error."""
+
+import re
+from pathlib import Path
+
+import pytest
+from workflow_fixtures import SHORT, TINY
+
+LOADERS = {"loader": ["resident", "dali_gpu"], "augment": "torch"}
+CONFIG = {
+    **SHORT,
+    "device": "auto",
+    "experiments": {"tiny": {**TINY["experiments"]["tiny"], "blocks": {"loaders": LOADERS}}},
+}
+MOST = 40
+
+
+def test_a_run_prints_few_lines_and_shows_what_failed(prepared):
+    flow = prepared(CONFIG)
+    script = flow.folder / "workflow/scripts/plot.py"
+    script.write_text("raise RuntimeError('planted')\n")
+    said = flow.run(ok=False, own=False)
+    assert len(said.splitlines()) <= MOST, said
+    assert "Expected minutes of 2 cells" in said
+    assert re.search(r"^\[[12]/2\]  resident +[\d,]+ images/s", said, re.MULTILINE)
+    assert re.search(r"^dali_gpu skipped: .+|^\[[12]/2\]  dali_gpu", said, re.MULTILINE)
+    assert "RuntimeError: planted" in said
+    assert "plot failed: tiny\n" in said
+    assert "  log: results/logs/plot/tiny.log\n" in said
+    assert re.search(r"^1  resident +[\d,.]+ ", said, re.MULTILINE)  # the leaderboard
+    (log,) = re.findall("^Snakemake's log: (.+)$", said, re.MULTILINE)
+    assert "rule measure_cell:" in Path(log).read_text()
+    for noise in ("Job stats", "Select jobs", "rule measure_cell", "reason:"):
+        assert noise not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("tny",), "write 'tiny' instead"),
+        (("results/reprot.html",), "write results/report.html"),
+        (("--configfile", "test.yaml", "tiny"), "snakemake tiny --configfile test.yaml"),
+    ],
+)
+def test_a_target_that_cannot_be_is_answered(workflow, words, remedy):
+    said = workflow(SHORT).run(*words, ok=False, own=False)
+    assert said.splitlines()[-1] == f"what to do: {remedy}"
+    assert len(said.splitlines()) <= 5
+    assert "Traceback" not in said

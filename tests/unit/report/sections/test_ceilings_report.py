@@ -13,7 +13,7 @@ import measure_fixtures as toys
 import pandas as pd
 import pytest
 import record_fixtures as records
-import yaml
+from config_fixtures import merged
 from image_fixtures import write_dataset
 
 from gpufeed.benchmarks.ceilings.stages import difference
@@ -238,7 +238,7 @@ def test_rounds_that_disagree_settle_nothing_and_are_said_to(seconds, said):
 
 
 def config(ceilings, **changes):
-    found = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    found = merged("config.yaml")
     blocks = {
         "one": {"loader": ["resident", "replay"]},
         "two": {"loader": "replay"},

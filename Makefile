@@ -5,6 +5,8 @@ ifeq ($(filter 12 13,$(CUDA)),)
 $(error found CUDA=$(CUDA); expected 12 or 13: make CUDA=12)
 endif
 PYTHON ?= python3
+# without byte code each process that imports torch compiles it again, which takes seconds
+unexport PYTHONDONTWRITEBYTECODE
 UV_VERSION := 0.13.8
 ZENSICAL_VERSION := 0.0.73
 VENV := .venv

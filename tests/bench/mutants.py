@@ -17,8 +17,9 @@ mutants.json.
 
 **Run.** The change is made in the real source, in a copy of the tree. The tests are the files below
 tests/unit that import the function's module; if none does, those that import a module which imports it (one
-level up; imports inside functions count). Files with the fewest imports come first. Tests marked `alone` are
-left out, and so are tests that fail without the change (`left_out`). A failed test must fail again by itself.
+level up; imports inside functions count). Files with the fewest imports come first. Slow tests run if the
+others have not killed it, tests marked `alone` never. A test that fails must fail again by itself, and pass
+without the change; else it is left out (`left_out`).
 
 **Limit.** CPU_LIMIT_S of CPU time for pytest, and as much for each process that it starts, so that other
 load on the machine does not count; WALL_LIMIT_S for what waits without computing. A run over a limit kills
@@ -29,7 +30,6 @@ import argparse
 import ast
 import copy
 import difflib
-import functools
 import json
 import multiprocessing
 import os
@@ -325,7 +325,7 @@ class Outcome:
 
 def pytest(tree: Path, *arguments: str) -> Outcome:
     """Run pytest in the copy of the tree, within the limits."""
-    options = ["-q", "-p", "no:cacheprovider", "-m", "not alone", "--tb=no", "-rfE"]
+    options = ["-q", "-p", "no:cacheprovider", "--tb=no", "-rfE"]
     options += ["--hypothesis-seed=0", f"--basetemp={tree.parent / 'tmp'}"]
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     used = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
@@ -371,25 +371,41 @@ def write(path: Path, source: str) -> None:
         cached.unlink()
 
 
-def judge(tree: Path, file: str, changed: str, tests: tuple[str, ...], usual: Outcome) -> dict:
-    """Return the verdict on the tree with one file changed; `usual` is the same tests' outcome without it."""
-    if usual.code not in (None, 0, 1, 5):
-        return {"verdict": "unclear", "by": f"pytest without the change ended with {usual.code}"}
-    known = [f"--deselect={test}" for test in usual.failed]
-    source = (tree / file).read_text()
-    write(tree / file, changed)
+def judge(tree: Path, file: str, changed: str, tests: tuple[str, ...]) -> dict:
+    """Return the verdict on the tree with one file changed, by the fast tests and then by the slow ones."""
+    source, left_out = (tree / file).read_text(), []
+
+    def outcome(text: str, *arguments: str) -> Outcome:
+        write(tree / file, text)
+        return pytest(tree, *arguments)
+
+    def found(marks: str) -> dict | None:
+        """Return the verdict by the tests with these marks; None if they pass."""
+        again = False
+        while True:
+            known = [f"--deselect={test}" for test in left_out]
+            run = outcome(changed, "-x", "-m", marks, *tests, *known)
+            if run.failed and not again and outcome(changed, *run.failed).code == 0:
+                again = True  # it fails at times
+            elif run.failed and outcome(source, *run.failed).code != 0:
+                left_out.extend(run.failed)
+            elif run.failed:
+                return {"verdict": "killed", "by": run.failed[0]}
+            elif run.code is None:
+                usual = outcome(source, "-m", marks, *tests)
+                hangs = usual.code is not None and usual.cpu_s < CPU_LIMIT_S / 2
+                return {"verdict": "killed" if hangs else "survived", "by": "time limit"}
+            elif run.code not in (0, 5):
+                ends = outcome(source, "--collect-only", *tests).code == 0
+                return {"verdict": "killed" if ends else "unclear", "by": f"pytest ended with {run.code}"}
+            else:
+                return None
+
     try:
-        run = pytest(tree, "-x", *tests, *known)
-        if run.failed and pytest(tree, *run.failed).code == 0:
-            run = pytest(tree, "-x", *tests, *known)
+        verdict = found("not slow and not alone") or found("slow and not alone")
     finally:
         write(tree / file, source)
-    if run.failed or run.code not in (None, 0, 5):
-        return {"verdict": "killed", "by": run.failed[0] if run.failed else f"pytest ended with {run.code}"}
-    if run.code is None:
-        hangs = usual.code is not None and usual.cpu_s < CPU_LIMIT_S / 2
-        return {"verdict": "killed" if hangs else "survived", "by": "time limit"}
-    return {"verdict": "survived", "by": ""}
+    return (verdict or {"verdict": "survived", "by": ""}) | {"left_out": left_out}
 
 
 def judge_all(root: Path, mutants: list[dict], out: Path) -> None:
@@ -398,7 +414,6 @@ def judge_all(root: Path, mutants: list[dict], out: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder) / "tree"
         copied(root, tree)
-        usual = functools.cache(lambda files: pytest(tree, *files))
         for mutant in mutants:
             try:
                 function, change = locate(mutant, everything)
@@ -410,8 +425,7 @@ def judge_all(root: Path, mutants: list[dict], out: Path) -> None:
             changed = written((tree / function.file).read_text(), function, change)
             verdict = {"verdict": "survived", "by": "no unit test imports its module"}
             if files:
-                verdict = judge(tree, function.file, changed, files, usual(files))
-                verdict |= {"usual_cpu_s": round(usual(files).cpu_s, 1), "left_out": usual(files).failed}
+                verdict = judge(tree, function.file, changed, files)
             line = {"mutant": mutant["name"], **verdict, "tests": len(files)}
             print(f"{line['mutant']}: {line['verdict']} {line['by']}", flush=True)
             with out.open("a") as lines:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
-import yaml
+from config_fixtures import merged
 from data_fixtures import REPOSITORY
 
 from gpufeed.core.config import planned
@@ -18,7 +18,7 @@ from gpufeed.report.sections import crossover, decoding_tables
 from gpufeed.report.significance import standing
 from gpufeed.system.statistics import SAME
 
-CONFIG = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+CONFIG = merged("config.yaml")
 PLAN = planned(CONFIG)
 REFERENCE = REPOSITORY / "results/reference"
 README = (REPOSITORY / "README.md").read_text()

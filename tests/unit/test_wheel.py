@@ -57,22 +57,32 @@ def bare_environment(folder, wheel):
     return python, site
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Where pip installed the package alone."""
+    site = tmp_path_factory.mktemp("pip") / "site"
+    shutil.copytree(REPOSITORY / "gpufeed", site / "gpufeed", ignore=IGNORED)
+    shutil.copytree(REPOSITORY / "config", site / "gpufeed/conf")
+    return site
+
+
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [("cluster.bundle", ["folder", "--cuda", "13"]), ("cluster.bundle.contents", ["folder", "13"])],
 )
-def test_what_needs_the_repository_says_so_where_pip_installed_the_package_alone(tmp_path, module, arguments):
-    shutil.copytree(REPOSITORY / "gpufeed", tmp_path / "site/gpufeed", ignore=IGNORED)
+def test_what_needs_the_repository_says_so_where_pip_installed_the_package_alone(
+    tmp_path, site, module, arguments
+):
     done = subprocess.run(
         [sys.executable, "-P", "-m", f"gpufeed.{module}", *arguments],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+        env=os.environ | {"PYTHONPATH": str(site)},
         capture_output=True,
         text=True,
     )
     assert done.returncode in (1, 2)
     found, expected, remedy = done.stderr.splitlines()
-    assert f"no {tmp_path / 'site'}" in found
+    assert f"no {site}" in found
     assert "clone of the repository" in expected
     assert "git clone" in remedy
     assert not (tmp_path / "folder").exists()

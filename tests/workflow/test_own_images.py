@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
-from workflow_fixtures import ROOT
+from config_fixtures import merged
 
 
 def image_files(folder: Path) -> int:
@@ -22,7 +21,7 @@ def prepared_again(said: str) -> bool:
 def test_a_folder_is_planned_and_prepared_again_when_its_images_change(workflow, tmp_path, photographs):
     folder = tmp_path / "own images"
     shutil.copytree(photographs, folder)
-    config = yaml.safe_load((ROOT / "config/own.yaml").read_text()) | {"device": "cpu"}
+    config = merged("own.yaml") | {"device": "cpu"}
     config["sources"]["own"]["folder"] = str(folder)
     small = ["model.stem=imagenet", "recipe.size=48", "recipe.short_side=56"]
     config["experiments"]["own"]["common"] |= {"batch_size": 8, "steps": 4, "overrides": [small]}

@@ -13,8 +13,9 @@ import pandas as pd
 import psutil
 import pytest
 import yaml
+from config_fixtures import merged
 from slurm_fixtures import ACCOUNT, PARTITION, QOS, answers, cluster, lacking, processes_of, run
-from workflow_fixtures import ROOT, SHORT, wait_until
+from workflow_fixtures import SHORT, wait_until
 
 from gpufeed.cluster.preflight.sbatch_answers import refusal
 from gpufeed.core.record import Record
@@ -28,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(bool(lacking()), reason=lacking() or "there is all that it takes"),
 ]
 # three cells of the demo with a repeat each, on nodes that tell of GPUs
-DEMO = yaml.safe_load((ROOT / "config/demo.yaml").read_text())
+DEMO = merged("demo.yaml")
 DEMO |= {"repeats": 1, "device": "auto", "cores_per_job": 1, "results": "results"}
 DEMO["experiments"]["demo"]["blocks"] = {"loaders": {"loader": ["dataloader_sync", "resident", "replay"]}}
 FOLDER = "results/records/tiny"

@@ -9,7 +9,7 @@ import time
 
 import pandas as pd
 import pytest
-import yaml
+from config_fixtures import merged
 from data_fixtures import REPOSITORY
 from workflow_fixtures import SHORT, TINY
 
@@ -166,7 +166,7 @@ def test_the_commands_of_the_docs_plan_as_they_stand(workflow, command):
 
 @pytest.mark.slow
 def test_every_shipped_experiment_plans_on_a_node_without_a_gpu(workflow):
-    experiments = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())["experiments"]
+    experiments = merged("config.yaml")["experiments"]
     assert len(experiments) > 5
     small = {"imagenette": {"copies": 2, "limit": 1000}}  # for which any disk here has room
     said = workflow({"sources": small}).run("-n", *experiments)

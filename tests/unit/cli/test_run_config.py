@@ -3,8 +3,7 @@
 import shutil
 
 import pytest
-import yaml
-from data_fixtures import REPOSITORY
+from config_fixtures import merged
 
 from gpufeed.cli import run_workflow
 from gpufeed.cli.run_config import config_of, plan_of, shipped_config
@@ -51,7 +50,7 @@ def cells(*words: str) -> dict:
 
 def test_a_folder_alone_is_what_the_shipped_config_measures(folder):
     found = changes("My Images")
-    own = yaml.safe_load((REPOSITORY / "config/own.yaml").read_text())
+    own = merged("own.yaml")
     assert found["sources"] == {"my_images": {**own["sources"]["own"], "folder": "My Images"}}
     own["experiments"]["own"]["common"]["dataset"] = "my_images"
     own["experiments"]["own"]["advice"] = {"of": "dataloader", "best": 3}

@@ -3,6 +3,7 @@
 import csv
 import errno
 import json
+import logging
 import logging.config
 import math
 import os
@@ -19,6 +20,7 @@ from compose_fixtures import DATA, ITEMS, ROOT, TINY, start_in, train_in
 from data_fixtures import REPOSITORY
 from workflow_fixtures import wait_until
 
+from gpufeed import predict
 from gpufeed.benchmarks.saved_models import model_file
 from gpufeed.cli.standalone_training import check_resumable, checkpoints_of
 from gpufeed.core import compose
@@ -49,9 +51,11 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path):
-    done = train_in(tmp_path, *TINY, "trainer=plain", "epochs=2", "hydra.run.dir=first")
-    assert done.returncode == 0, done.stderr
+def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.root, "level", logging.root.level)  # which Hydra sets
+    monkeypatch.setattr(sys, "argv", ["train.py", *TINY, "trainer=plain", "epochs=2", "hydra.run.dir=first"])
+    assert main() == 0
     first = tmp_path / "first"
     assert {path.name for path in first.iterdir()} == {
         *("metrics.csv", "model.pt", "model.json", "cell.yaml", "train.log", ".hydra"),
@@ -70,16 +74,9 @@ def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path):
 
     (manifest,) = (tmp_path / "data").glob("synthetic-*/manifest.parquet")
     image = next(manifest.parent.glob("images/test/*/*"))
-    asked = subprocess.run(
-        [sys.executable, "-m", "gpufeed.predict", str(first / "model.pt"), str(image), "--format", "json"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert asked.returncode == 0, asked.stderr
-    assert len(json.loads(asked.stdout)[0]["classes"]) == 3
+    capsys.readouterr()
+    assert predict.main([str(first / "model.pt"), str(image), "--format", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)[0]["classes"]) == 3
 
 
 @pytest.mark.slow

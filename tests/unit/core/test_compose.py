@@ -75,19 +75,21 @@ def command_in(words: str) -> list[str]:
     return shlex.split(" ".join(typed))[3:]
 
 
-def test_both_composers_agree_on_all_shipped_cells_and_jobs_get_them_whole(monkeypatch):
+@pytest.mark.parametrize("which", ["photographs", pytest.param("all", marks=pytest.mark.slow)])
+def test_both_composers_agree_on_shipped_cells_and_jobs_get_them_whole(monkeypatch, which):
     monkeypatch.setattr(
         "gpufeed.core.compose.read_hyper", cache(read_hyper)
     )  # a job restores one cell, this all
     offer({"synthetic": row(shipped(), "synthetic")})
     known: dict = {}
-    for names in SHIPPED:
-        for cells in planned(merged(*names)).cells.values():
+    for names in SHIPPED if which == "all" else [("config.yaml",)]:
+        for experiment, cells in planned(merged(*names)).cells.items():
             for cell in cells.values():
-                ours = json.dumps(cell.hyper, sort_keys=True)
-                assert json.dumps(hydras_hyper(cell, known), sort_keys=True) == ours
                 assert restored(cell.identity()) == cell
-    assert len(known) > 20
+                if which in ("all", experiment):
+                    ours = json.dumps(cell.hyper, sort_keys=True)
+                    assert json.dumps(hydras_hyper(cell, known), sort_keys=True) == ours
+    assert len(known) > (20 if which == "all" else 2)
 
 
 def test_the_command_in_the_comment_trains_the_cell():

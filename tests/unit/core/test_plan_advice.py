@@ -3,8 +3,7 @@
 import json
 
 import pytest
-import yaml
-from data_fixtures import REPOSITORY
+from config_fixtures import merged
 
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
@@ -12,7 +11,7 @@ from gpufeed.core.plan_advice import candidates, measured, settings
 
 
 def config(advice, **blocks):
-    found = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    found = merged("config.yaml")
     usual = {
         "today": {"loader": "dataloader_sync"},
         "others": {"loader": ["overlap", "resident"]},

@@ -6,8 +6,7 @@ from dataclasses import asdict
 
 import pytest
 import record_fixtures as made
-import yaml
-from data_fixtures import REPOSITORY
+from config_fixtures import merged
 
 from gpufeed.core.cell_matrix import plan
 from gpufeed.core.config import check
@@ -249,7 +248,7 @@ def test_a_lead_over_another_cell_is_judged_by_both_ranges(tmp_path, before, aft
 def test_a_goal_is_an_epoch_or_a_whole_lead(half):
     goal = {"goal": "fast", "cell": {"augment": "fused"}, "over": {"augment": "torch"}, "times": 2}
     del goal[half]
-    shipped = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    shipped = merged("config.yaml")
     shipped["experiments"]["hybrid_gpu"]["impact"]["goals"] = [goal]
     with pytest.raises(GpufeedError, match="goals"):
         check(shipped)

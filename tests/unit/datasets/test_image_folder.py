@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
-import yaml
-from data_fixtures import REPOSITORY
+from config_fixtures import merged
 from photograph_fixtures import CLASSES, EVALUATION, TRAINING
 from PIL import Image
 
@@ -303,7 +302,7 @@ def test_trainings_by_hand_on_folders_with_the_same_file_names_read_their_own(tm
 
 
 def test_a_training_by_hand_prepares_a_folder_again_when_its_images_change(tmp_path):
-    shipped = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    shipped = merged("config.yaml")
     folder = write(tmp_path / "own", FLAT)
     own = {"layout": "image_folder", "folder": str(folder)}
     config = shipped | {"sources": {**shipped["sources"], "own": own}}

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
-from data_fixtures import REPOSITORY, files_below, files_of_at_most, noise, tiny_files, write_zip
+from config_fixtures import merged
+from data_fixtures import files_below, files_of_at_most, noise, tiny_files, write_zip
 from hypothesis import given
 from hypothesis import strategies as st
 from test_image_folder import FLAT, write
@@ -125,7 +125,7 @@ def test_copies_are_files_of_their_own_and_repeats_are_none(tmp_path):
 
 
 def test_the_real_photographs_are_prepared_in_part(real_data, tmp_path):
-    config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    config = merged("config.yaml")
     source = config["sources"]["imagenet_800"]
     assert (source["layout"], source["files"][0]["name"]) == ("image_folder", "imagenet-800.zip")
     archive = real_data / source["files"][0]["name"]
@@ -183,7 +183,7 @@ def test_a_full_disk_while_copying_is_told(tmp_path):
 
 
 def test_ids_have_a_quantity_only_where_it_is_set():
-    config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text()) | {"run": ["hybrid_gpu"]}
+    config = merged("config.yaml") | {"run": ["hybrid_gpu"]}
     source = config["sources"]["cifar10"]
     before = content(config, "cifar10")
     assert set(before) == {"layout", "files", "options"}
@@ -215,7 +215,7 @@ def test_estimates_are_of_what_is_used():
 
 
 def test_a_training_by_hand_has_a_folder_for_each_quantity(tmp_path):
-    shipped = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    shipped = merged("config.yaml")
     archive = write_zip(tmp_path / "tiny.zip", tiny_files())
     shelf, source = Shelf(tmp_path / "data", (tmp_path,), "pillow", 0.0), {"layout": "tiny_imagenet"}
     source["files"] = [{"name": archive.name, "sha256": sha256_of(archive)}]

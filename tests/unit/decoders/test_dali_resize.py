@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -229,8 +230,9 @@ def test_the_tolerance_tells_another_resize(wrong, size):
     assert resize_tolerance(size).exceeded(right, right) is None
 
 
-@pytest.mark.parametrize("side", [60, 500, 3000])
-@pytest.mark.parametrize("size", [(8, 8), (24, 32), (224, 224)])
+@pytest.mark.parametrize(
+    ("side", "size"), [*product([60, 500], [(8, 8), (24, 32), (224, 224)]), (3000, (8, 8))]
+)
 def test_the_tolerance_is_what_can_happen_and_hardly_more(tmp_path, opened, side, size):
     """A frame of one pixel, white on black, is what the two treat most differently."""
     image = np.zeros((side, side, 3), np.uint8)
@@ -243,7 +245,7 @@ def test_the_tolerance_is_what_can_happen_and_hardly_more(tmp_path, opened, side
     for batch in loader:
         for i, found in one_by_one(batch):
             assert allowed.exceeded(found.numpy(), expected[i]) is None
-            if side == 3000 and size == (8, 8):
+            if side == 3000:
                 assert Tolerance(allowed.max - 4, 255).exceeded(found.numpy(), expected[i])
                 assert Tolerance(255, allowed.mean - 1.5).exceeded(found.numpy(), expected[i])
 

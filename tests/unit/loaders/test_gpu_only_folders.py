@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 import torch
-import yaml
-from data_fixtures import REPOSITORY, files_below
+from config_fixtures import merged
+from data_fixtures import files_below
 from gpu_only_fixtures import dataset, noted, put
 from hostile_fixtures import hostile_files
 from hypothesis import given, settings
@@ -134,7 +134,7 @@ def test_a_pipe_among_the_images_stops_nothing(tmp_path):
 
 
 def test_the_share_is_that_of_the_config():
-    config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    config = merged("config.yaml")
     assert config["max_quarantined_share"] == gpu_only_dataset.QUARANTINED_SHARE
 
 

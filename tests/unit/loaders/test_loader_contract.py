@@ -68,15 +68,11 @@ def in_spdls_processes(case: Case) -> bool:
     return case.name == "spdl_processes" or (case.name == "spdl" and case.persistent)
 
 
-def each(of: list[Case], fast: tuple[str, ...] = ()):
-    """A case a test; those that start a new Python for every worker, or compile, take seconds.
-
-    fast: cases of such loaders that are not marked slow.
-    """
+def each(of: list[Case]):
+    """A case a test; those that start a new Python for every worker, or compile, take seconds."""
 
     def marks(case: Case):
-        takes_long = case.name == "ffcv" or in_spdls_processes(case)
-        return pytest.mark.slow if takes_long and str(case) not in fast else ()
+        return pytest.mark.slow if case.name == "ffcv" or in_spdls_processes(case) else ()
 
     marked = [pytest.param(case, marks=marks(case)) for case in of]
     return pytest.mark.parametrize("case", marked, ids=str)
@@ -86,10 +82,8 @@ every_loader = each(cases())
 # for what does not depend on how long the workers live
 every_loader_once = each([case for case in cases() if not case.persistent])
 # for what follows from the batches
-pipelines = [case for case in cases() if not case.entry.ceiling and not in_spdls_processes(case)]
-every_pipeline, every_pipeline_once = (
-    each(pipelines),
-    each([case for case in pipelines if not case.persistent]),
+every_pipeline_once = each(
+    [case for case in cases() if not (case.entry.ceiling or in_spdls_processes(case) or case.persistent)]
 )
 
 
@@ -179,7 +173,7 @@ def check_batch(batch: Batch, allowed: Tolerance, dataset, device: torch.device)
     assert batch.load_ms >= 0
 
 
-@each(cases(), fast=("ffcv-w2",))
+@every_loader
 def test_three_epochs(case, make, dataset, device):
     loader = make(case)
     for epoch in range(3):
@@ -216,7 +210,7 @@ def test_images_of_several_sizes_come_in_one_or_are_refused(case, make, several_
             assert ids_of(batches) == expected_order(loader, epoch)
 
 
-@every_pipeline
+@every_pipeline_once
 def test_order_follows_seed_and_epoch(case, make):
     loader, again, other = make(case), make(case), make(case, seed=4)
     epochs = [ids_of(list(loader)) for _ in range(2)]
@@ -243,15 +237,16 @@ def test_an_order_of_its_own_is_told(case, make):
 @every_pipeline_once
 def test_ranks_share_the_epoch(case, make):
     ranks = [make(case, rank=rank, world_size=3) for rank in range(3)]
-    for epoch in range(2):
-        shares = [ids_of(list(loader)) for loader in ranks]
-        assert sorted(len(share) for share in shares) == [7, 8, 8]
-        if case.entry.replacement:
-            assert len({tuple(share) for share in shares}) == 3  # each draws from all, apart from the others
-            continue
-        assert sorted(i for share in shares for i in share) == ranks[0].split_ids.tolist()
-        for rank, share in enumerate(shares):
-            assert sorted(share) == sorted(epoch_order(ranks[0].split_ids, 3, epoch, True, rank, 3).tolist())
+    for loader in ranks:
+        loader.load_state_dict({"epoch": 1, "next_batch": 0, "seed": 3})
+    shares = [ids_of(list(loader)) for loader in ranks]
+    assert sorted(len(share) for share in shares) == [7, 8, 8]
+    if case.entry.replacement:
+        assert len({tuple(share) for share in shares}) == 3  # each draws from all, apart from the others
+        return
+    assert sorted(i for share in shares for i in share) == ranks[0].split_ids.tolist()
+    for rank, share in enumerate(shares):
+        assert sorted(share) == sorted(epoch_order(ranks[0].split_ids, 3, 1, True, rank, 3).tolist())
 
 
 @every_loader

@@ -71,7 +71,7 @@ def test_a_wheel_is_built_without_the_library_where_the_compiler_fails(tmp_path)
 def with_setuptools(tmp_path):
     """Runs setup.py with an old setuptools that Python brings, and that says it is another `version`."""
 
-    def run(*arguments, version=None):
+    def run(*arguments, version):
         places = [Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels")]
         wheels = [wheel for place in places for wheel in place.glob("setuptools-[1-6]*.whl")]
         if not wheels:
@@ -79,8 +79,7 @@ def with_setuptools(tmp_path):
         folder = tmp_path / "site"
         with zipfile.ZipFile(wheels[0]) as wheel:
             wheel.extractall(folder)
-        if version:
-            (folder / "setuptools/version.py").write_text(f"__version__ = {version!r}\n")
+        (folder / "setuptools/version.py").write_text(f"__version__ = {version!r}\n")
         return subprocess.run(
             [sys.executable, "setup.py", *arguments],
             cwd=tmp_path,
@@ -93,20 +92,19 @@ def with_setuptools(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("version", [None, "9.1", "76.1.0.post2"])
+@pytest.mark.parametrize("version", ["9.1", "76.1.0.post2"])
 def test_setup_with_a_setuptools_that_is_too_old_says_what_to_upgrade(tmp_path, with_setuptools, version):
     (tmp_path / "pyproject.toml").write_bytes((REPOSITORY / "pyproject.toml").read_bytes())
     done = with_setuptools("install", version=version)
     assert (done.returncode, done.stdout) == (1, "")
     found, expected, remedy = done.stderr.splitlines()
-    assert found.startswith(f"found: setuptools {version or '6'}")
+    assert found.startswith(f"found: setuptools {version}")
     (needed,) = tomllib.loads((tmp_path / "pyproject.toml").read_text())["build-system"]["requires"]
     assert expected == f"expected: setuptools {needed.removeprefix('setuptools>=')} or newer"
     assert f"--upgrade '{needed}'" in remedy
 
 
-@pytest.mark.parametrize("version", ["77.0.0", "100.0"])
-def test_setup_with_a_setuptools_that_is_new_enough_goes_on(with_setuptools, version):
-    done = with_setuptools("--version", version=version)  # no pyproject.toml, which this one could not read
+def test_setup_with_a_setuptools_that_is_new_enough_goes_on(with_setuptools):
+    done = with_setuptools("--version", version="77.0.0")  # no pyproject.toml, which this one could not read
     assert done.returncode == 0, done.stderr
     assert done.stdout == "0.0.0\n"

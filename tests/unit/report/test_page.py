@@ -7,6 +7,8 @@ import record_fixtures as made
 
 from gpufeed.report import page, publish
 
+pytestmark = pytest.mark.usefixtures("sketched")
+
 HOSTILE = "failed </script><script>alert(1)</script> & <b>bold</b>"
 
 

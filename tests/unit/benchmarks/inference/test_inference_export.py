@@ -57,10 +57,11 @@ def exported(tmp_path_factory):
     return of
 
 
+TRANSFORMER = pytest.param("vit_mean", marks=pytest.mark.slow)
 LARGE = pytest.param("resnet18", marks=pytest.mark.slow)  # 11 million weights, whatever the options
 
 
-QUICK = ("simple_cnn", "vit_class_token")
+QUICK = ("simple_cnn",)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_files_of_every_model_say_what_it_says_of_any_number_of_images(case, exp
     assert [(opset.domain, opset.version) for opset in proto.opset_import if not opset.domain] == [("", 20)]
 
 
-@pytest.mark.parametrize("case", ["vit_mean", "simple_cnn", LARGE])
+@pytest.mark.parametrize("case", ["simple_cnn", TRANSFORMER, LARGE])
 def test_the_int8_file_is_what_tensorrt_asks_for(case, exported, tmp_path):
     modules, saved = onnx(), made.saved(case)
     told = quantise.quantise(

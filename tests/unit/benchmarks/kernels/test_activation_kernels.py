@@ -5,8 +5,7 @@ import math
 
 import pytest
 import torch
-import yaml
-from data_fixtures import REPOSITORY
+from config_fixtures import merged
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -358,13 +357,13 @@ def test_the_page_shows_figure_table_and_verdicts(tmp_path):
 
 def kernels(**changes) -> dict:
     """The shipped config with other `kernels` in accelerated_vit."""
-    config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    config = merged("config.yaml")
     config["experiments"]["accelerated_vit"]["kernels"] = changes
     return config
 
 
 def test_the_shipped_lines_are_those_of_the_two_kernels_in_both_forms():
-    config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    config = merged("config.yaml")
     planned(config)
     held = lines(config, "accelerated_vit")
     assert {(line["work"], line["form"]) for line in held} == {key for key in ALL if "bias_gelu" in key[0]}

@@ -8,7 +8,7 @@ import measure_fixtures as toys
 import numpy as np
 import pytest
 import torch
-import yaml
+from config_fixtures import merged
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,7 +33,7 @@ from gpufeed.training.runtime_context import Stores
 
 
 def config(models, **blocks):
-    found = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    found = merged("config.yaml")
     blocks = {
         "one": {"loader": ["resident", "replay"]},
         "two": {"loader": ["resident", "host_cache"]},

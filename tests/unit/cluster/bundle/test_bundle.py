@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from config_fixtures import merged
 from data_fixtures import REPOSITORY
 
 from gpufeed.cluster.bundle import bundle_parts, contents
@@ -16,8 +17,8 @@ from gpufeed.core.config_sources import FASHION_MNIST_FILES
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.references import files_of
 
-SHIPPED = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
-H200 = yaml.safe_load((REPOSITORY / "config/h200.yaml").read_text())
+SHIPPED = merged("config.yaml")
+H200 = merged("h200.yaml")
 
 
 @pytest.fixture
@@ -173,9 +174,9 @@ def test_sources_become_wheels_and_a_failure_keeps_what_came_before(tmp_path, mo
 def test_a_config_is_merged_as_snakemake_does():
     from snakemake.utils import update_config
 
-    theirs = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
-    update_config(theirs, yaml.safe_load((REPOSITORY / "config/demo.yaml").read_text()))
-    demo = yaml.safe_load((REPOSITORY / "config/demo.yaml").read_text())
+    theirs = merged("config.yaml")
+    update_config(theirs, merged("demo.yaml"))
+    demo = merged("demo.yaml")
     assert merged_config(SHIPPED, demo) == theirs
     assert SHIPPED["run"] != ["demo"]
 

@@ -13,7 +13,7 @@ import measure_fixtures as toys
 import pandas as pd
 import pytest
 import record_fixtures as records
-import yaml
+from config_fixtures import merged
 from image_fixtures import write_dataset
 
 from gpufeed.benchmarks.ceilings.stages import difference
@@ -23,7 +23,7 @@ from gpufeed.core.config import ROOT, planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import CEILINGS
 from gpufeed.report import publish, style
-from gpufeed.report.sections import ceilings, ceilings_rows, ceilings_verdict
+from gpufeed.report.sections import ceilings, ceilings_rows
 
 
 def several():
@@ -236,7 +236,7 @@ def test_rounds_that_disagree_settle_nothing_and_are_said_to(seconds, said):
 
 
 def config(ceilings, **changes):
-    found = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    found = merged("config.yaml")
     blocks = {
         "one": {"loader": ["resident", "replay"]},
         "two": {"loader": "replay"},
@@ -309,22 +309,3 @@ def test_the_script_writes_the_document_and_says_the_verdict(tmp_path, monkeypat
     found = CEILINGS.read(found_at)
     assert (found["status"], found["attempt"], found["planned_on"]) == ("done", 4, "login2")
     assert "ceilings of planted, done: " in (tmp_path / "job.log").read_text() + capfd.readouterr().err
-
-
-def test_the_words_have_the_limits_that_verdicts_go_by(tmp_path, monkeypatch):
-    text = ceilings_page(tmp_path)[1]
-    words = text[text.rindex("AU Compute-only over end-to-end time") :]
-    for told in (
-        "compute-bound AU's 95 % interval lies at 97.1 % or above:",
-        "would be at most 1.03 times as fast.",
-        "balanced AU's interval lies between 90 and 97.1 %.",
-        "input-bound AU's interval lies below 90 %.",
-        "and has 50 % of the wait",
-        "start-up-bound The same, and the first batches of the epochs have more than 50 % of the wait",
-        "no verdict AU's interval holds 90 or 97.1 %, or there are fewer than 6 pairs",
-        "Verdicts tell it from 0.5 points on.",
-        "below 3.0 points untold",
-    ):
-        assert told in words, told
-    monkeypatch.setattr(ceilings_verdict, "LOST", 0.8)
-    assert "lies between 80 and 97.1 %" in str(ceilings_verdict.definitions())

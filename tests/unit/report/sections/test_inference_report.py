@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import inference_fixtures as made
 import pytest
 import record_fixtures as records
-import yaml
+from config_fixtures import merged
 
 from gpufeed.core import plan_inference
 from gpufeed.core.config import ROOT, planned
@@ -193,7 +193,7 @@ def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
 
 
 def config(inference, **changes):
-    found = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    found = merged("config.yaml")
     blocks = {"one": {"loader": ["resident", "replay"]}, "two": {"loader": "replay"}}
     tiny = {"title": "t", "question": "q", "common": {"dataset": "synthetic"}, "blocks": blocks}
     return {**found, "run": ["tiny"], "experiments": {"tiny": {**tiny, "inference": inference, **changes}}}

@@ -18,6 +18,7 @@ import torch
 import yaml
 from compose_fixtures import DATA, ITEMS, ROOT, TINY, start_in, train_in
 from data_fixtures import REPOSITORY
+from run_fixtures import files_of_the_page
 from workflow_fixtures import wait_until
 
 from gpufeed import predict
@@ -360,8 +361,10 @@ def documented():
 
 
 @pytest.mark.parametrize("arguments", list(documented()), ids=" ".join)
-def test_the_commands_of_the_documents_are_cells(said, arguments):
+def test_the_commands_of_the_documents_are_cells(said, tmp_path, arguments):
     found = []
+    for name, text in files_of_the_page().items():  # models and loaders of one's own, as the guide shows them
+        (tmp_path / name).write_text(text)
 
     def work(composed, folder):
         found.append(cell_from(composed, shipped()))

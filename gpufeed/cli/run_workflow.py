@@ -124,7 +124,7 @@ def write_config(path: Path, changes: dict, words: Sequence[str]) -> None:
     """Write the config that is run; raise GpufeedError where that cannot be."""
     head = f"# Written by: {shlex.join(['gpufeed', 'run', *words])}\n"
     head += f"# By hand: {shlex.join(command_of(path))} --cores all --resources gpu=1\n"
-    head += "# It changes config/config.yaml; docs/reference/config.md explains every key.\n"
+    head += "# It changes config/config.yaml; config/README.md explains every key.\n"
     try:
         write_whole(path, head + yaml.safe_dump(changes, sort_keys=False, default_flow_style=None, width=110))
     except OSError as error:

@@ -86,11 +86,11 @@ def test_the_docs_name_every_pipeline_and_augment(name):
 
 @pytest.mark.parametrize("name", [name for kind in KINDS.values() for name in kind])
 def test_the_configs_readme_names_all_that_is_registered(name):
-    assert f"`{name}`" in (REPOSITORY / "docs/reference/config.md").read_text()
+    assert f"`{name}`" in (REPOSITORY / "config/README.md").read_text()
 
 
 def test_the_configs_readme_names_what_the_kernel_benchmark_measures():
-    text = (REPOSITORY / "docs/reference/config.md").read_text()
+    text = (REPOSITORY / "config/README.md").read_text()
     told = text[text.index("### `kernels`") : text.index("### `models`")]
     words = {"salt_pepper": "salt and pepper", "crop_flip": "crop and flip", "one_pass": "one pass"}
     for work in WORKS:

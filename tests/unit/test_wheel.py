@@ -32,7 +32,7 @@ for kind, entries in KINDS.items():
         except Skip as skip:
             print(f"{kind} {name}: {skip}")
 """
-SMALL = "--model simple_cnn --size 32 --batch-size 8 --steps 4 --gpus 0 --cores 2 --loaders"
+SMALL = "--model simple_cnn --size 32 --batch-size 8 --steps 4 --gpus 0 --cores 2 --quick --loaders"
 
 
 def build(folder, code, *arguments):

@@ -66,6 +66,6 @@ if TERMINAL:
         seconds_of=ESTIMATE.seconds_of,
         ending=ENDING,
         files=lambda: [f"{RESULTS}/report.html", *REPORT.parts_of(PLAN.cells)],
-        prints=lambda experiment: bool(REPORT.side_by_side[experiment]),
+        prints=lambda experiment: bool(REPORT.side_by_side[experiment]) or not ESTIMATE.runs_here,
         command=" ".join(["snakemake", *AGAIN_BY]),
     )

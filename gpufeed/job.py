@@ -170,10 +170,8 @@ class Job:
         if said is not None:
             lines = [f"{what}: {line}" for line in said]
         else:
-            is_told = QUIET in os.environ and data["status"] in ENDED
-            lines = (
-                [f"{what} {data['status']}: {data['sentence']}"] if data["sentence"] and not is_told else []
-            )
+            told = not data["sentence"] or (QUIET in os.environ and data["status"] in ENDED)
+            lines = [] if told else [f"{what} {data['status']}: {data['sentence']}"]
         for line in lines:
             print(line, file=sys.stderr)
 

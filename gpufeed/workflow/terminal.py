@@ -96,7 +96,7 @@ class Known:
 
     cells: experiment -> id -> cell. targets: names that a user may type; files: that may stand there, too.
     ahead: the jobs that are not finished. seconds_of: how long the job of a document is expected to take.
-    ending: the lines behind the last job. prints: whether the jobs of an experiment print themselves.
+    ending: the lines behind the last job. prints: whether jobs of an experiment print, or run elsewhere.
     command: that starts this Snakemake again.
     """
 
@@ -206,7 +206,7 @@ class Terminal(logging.Handler):
         if self.dryrun or self.is_quiet:
             return []
         if job.rule_name == "measure_cell" and not self.known.prints(job.wildcards["experiment"]):
-            self.status(f"now: {self.name_of(job)}, repeat {job.wildcards['repeat']}")
+            self.status(f"now: {self.name_of(job)}, {counted(job.wildcards['repeat'])}")
         if stage in self.stages or not verb:
             return []
         self.stages.add(stage)
@@ -261,7 +261,7 @@ class Terminal(logging.Handler):
         same = {"experiment": experiment, "repeat": repeat}.items()
         if not repeat.isdecimal() or any(same <= (one.wildcards_dict or {}).items() for one in rest):
             return []
-        return [f"{experiment}: repeat {int(repeat) + 1} of each cell is done{self.time_left(rest)}"]
+        return [f"{experiment}: {counted(repeat)} of each cell is done{self.time_left(rest)}"]
 
     def stopped(self, error: logging.LogRecord) -> list[str]:
         """Return why a job failed, and where its log is."""
@@ -400,6 +400,11 @@ def reason(log: str) -> str:
     text = Path(log).read_text(encoding="utf-8", errors="replace")
     found = [*REFUSED.findall(text), *RAISED.findall(text)]
     return found[0] if REFUSED.search(text) else (found or [""])[-1]
+
+
+def counted(repeat: str) -> str:
+    """Return how a repeat is called: its number, from 1 on, or that it is measured once more."""
+    return f"repeat {int(repeat) + 1}" if repeat.isdecimal() else "a disturbed repeat once more"
 
 
 def plural(number: int, noun: str) -> str:

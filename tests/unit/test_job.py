@@ -11,6 +11,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.job import Job, run
 from gpufeed.system import cores as system_cores
 from gpufeed.system import parent_watchdog
+from gpufeed.workflow.terminal import QUIET
 
 
 @pytest.fixture
@@ -78,6 +79,24 @@ def test_a_document_is_kept_with_its_attempt_and_what_stopped_it_is_printed(
     started(lambda job: job.keep(document, job.output[0], write, "a work", said))
     assert json.loads((tmp_path / "made.json").read_text()) == document
     assert capsys.readouterr().err == stderr
+
+
+def test_a_sentence_that_the_terminal_of_the_run_prints_is_not_printed_twice(
+    started, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv(QUIET, "1")
+
+    def write(data, path):
+        (tmp_path / "made.json").write_text(json.dumps(data))
+
+    for status, sentence, said, stderr in (
+        ("skipped", "There is no GPU.", None, ""),
+        ("partly", "One is short.", None, "a work partly: One is short.\n"),
+        ("failed", "It broke.", ["onnx failed: why"], "a work: onnx failed: why\n"),
+    ):
+        document = {"attempt": 1, "status": status, "sentence": sentence}
+        started(lambda job, found=document, said=said: job.keep(found, job.output[0], write, "a work", said))
+        assert capsys.readouterr().err == stderr
 
 
 def test_a_document_of_a_class_writes_itself(started, tmp_path, capsys):

@@ -213,7 +213,7 @@ def test_quiet_leaves_errors(screen, quiet):
 def test_a_terminal_shows_the_repeat_at_work_in_colours_and_a_file_shows_neither(screen):
     ours = screen(tty=True)
     job = ours.job(1, status="failed", sentence="It broke.")
-    assert "now: dataloader_workers, 2 workers, repeat 0\r" in ours.send(**job)
+    assert "now: dataloader_workers, 2 workers, repeat 1\r" in ours.send(**job)
     assert ours.finish(1).startswith("\033[31m")
     plain = screen()
     plain.send(**plain.job(1, status="failed", sentence="It broke."))

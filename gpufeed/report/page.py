@@ -103,7 +103,7 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
 def title(experiments: list[str], table: pd.DataFrame) -> str:
     """What the page is about, and the machines that it was measured on."""
     machines = table["hardware"].dropna().unique().tolist()
-    on = f" on {wording.listing(machines)}" if machines else ""
+    on = f" ({wording.listing(machines)})" if machines else ""
     return (wording.listing(experiments) if len(experiments) < 4 else f"{len(experiments)} experiments") + on
 
 

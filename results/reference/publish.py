@@ -101,7 +101,8 @@ def linked(path: Path, titles: dict[Path, str]) -> str:
             lines.append(f'<li aria-current="page">{title}</li>')
         elif other.parent == path.parent or asked[other] & asked[path]:
             lines.append(f'<li><a href="{os.path.relpath(other, path.parent)}">{title}</a></li>')
-    nav = ['<nav aria-label="Published pages"><ul>', *lines, "</ul></nav>"]
+    head = '<nav aria-label="Published pages"><details><summary>Other published pages</summary><ul>'
+    nav = [head, *lines, "</ul></details></nav>"]
     return path.with_name(f"{path.name}.new").read_text().replace("<!-- pages -->", "\n".join(nav), 1)
 
 

@@ -5,6 +5,7 @@ from html import unescape
 import pytest
 import record_fixtures as made
 
+from gpufeed.core.config import ROOT
 from gpufeed.report import page, publish
 
 pytestmark = pytest.mark.usefixtures("sketched")
@@ -176,3 +177,23 @@ def test_repeats_that_were_taken_up_again_are_told(tmp_path, whole):
     assert html.count(words) == 1
     assert "No pipeline has a finished repeat yet" not in html
     assert "123,456" not in html
+
+
+def test_the_title_names_experiment_and_machine_and_the_docs_are_linked_from_the_checkout_alone(report):
+    _, html = report
+    title = re.search("<title>(.*?) · gpufeed</title>", html)[1]
+    assert title == "Title of pipelining and Title of demo (NVIDIA H200)"
+    assert f"<h1>{title}</h1>" in html
+    assert page.docs(ROOT / "results/reference/h200")[0][1] == "../../../docs/reference/report.md"
+    assert page.docs("/tmp") == []
+    assert [name for name in page.DOCS if not (ROOT / "docs" / name).is_file()] == []
+
+
+def test_long_errors_are_folded(tmp_path):
+    of = made.cell("overlap", "demo")
+    long = "Found a broken file. " * 40
+    made.write(tmp_path, made.unfinished(of, "failed", long))
+    publish.report(tmp_path, ["demo"], made.plan_info({"demo": [of.id]}), tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    part = html[html.index("<h3>Skipped and failed") :]
+    assert part.index(long[:200]) < part.index("All of the message") < part.index(long.strip())

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpufeed.benchmarks.result_envelope import heading
+from gpufeed.benchmarks.result_envelope import envelope
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
-from gpufeed.training.cell_training import guarded, read_cell, settle_process
+from gpufeed.training.cell_training import read_cell, settle_process, with_status
 from gpufeed.training.runtime_context import Place
 
 
@@ -26,6 +26,6 @@ def cell_document(
     """
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)
-    status, sentence, found = guarded(cell_, lambda: work(cell_, place))
-    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
+    status, sentence, found = with_status(cell_, lambda: work(cell_, place))
+    about = envelope(cell_, place.device, started_at, status, sentence, planned_on, attempt)
     return about | nothing | (found or {})

@@ -16,15 +16,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonschema import Draft202012Validator, FormatChecker
 
 from gpufeed.core.cells import cell_id
+from gpufeed.core.config_schema import read_schema
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.registry import KINDS
 
-SCHEMAS = Path(__file__).parent / "schemas"
 SHARED = {"cell", "environment", "started_at", "finished_at"}
 MAKE_AGAIN = "restore an intact copy, or move the file away and run snakemake, which makes it again"
 NOT_WRITTEN = "nothing was written, and your input is fine: report this to the maintainers of gpufeed"
@@ -115,9 +114,7 @@ def is_time(text: object) -> bool:
 @cache
 def validator(schema: str) -> Draft202012Validator:
     """Return the validator of a schema; SHARED fields are described once, in the schema of records."""
-    described, of_records = (
-        yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text()) for name in (schema, "record")
-    )
+    described, of_records = (read_schema(name) for name in (schema, "record"))
     for name in SHARED & described["properties"].keys():
         described["properties"][name] = of_records["properties"][name]
     described.setdefault("$defs", {})["time"] = of_records["$defs"]["time"]

@@ -252,7 +252,7 @@ def end_workers(iterator: Iterator | None) -> None:
     """Ends the worker processes of a DataLoader's iterator, if it has any.
 
     Left to the garbage collector, as after an exception, torch 2.10 waits 5 s for each worker in vain. Those
-    that it then asks by SIGTERM to end may not heed it (notice.left_to_parent).
+    that it then asks by SIGTERM to end may not heed it (sigterm_handler.left_to_parent).
     """
     if hasattr(iterator, "_shutdown_workers"):
         iterator._shutdown_workers()

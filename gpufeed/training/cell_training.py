@@ -98,7 +98,7 @@ def settle_process(threads: int | None) -> None:
         torch.set_num_threads(max(1, min(threads, cores_allowed())))
 
 
-def guarded(cell: Cell, work: Callable[[], Made]) -> tuple[str, str | None, Made | None]:
+def with_status(cell: Cell, work: Callable[[], Made]) -> tuple[str, str | None, Made | None]:
     """("done", None, what `work` returned), or status and sentence of what stopped it, and None.
 
     What the node lacks is `skipped`, an error `failed`. An interrupt or SIGTERM is not caught.

@@ -78,7 +78,7 @@ class Checkpoints:
                 os.fsync(file.fileno())
 
     def end(self, step: int) -> NoReturn:
-        """Raises notice.Ended; the state after so many steps is written."""
+        """Raises sigterm_handler.Ended; the state after so many steps is written."""
         log.info("asked to end: the state after step %d is kept in %s", step, self.path)
         raise sigterm_handler.Ended
 
@@ -177,7 +177,7 @@ def heeding(job: Training) -> Iterator[None]:
     if job.checkpoints is None:
         yield
         return
-    with sigterm_handler.heeded():
+    with sigterm_handler.handling():
         yield
 
 

@@ -34,7 +34,7 @@ from gpufeed.benchmarks.inference.exported_files import (
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.training.cell_training import guarded
+from gpufeed.training.cell_training import with_status
 from gpufeed.training.runtime_context import Place
 
 OPSET = 20  # has GELU and layer norm as single operators; TensorRT 10 and ONNX Runtime 1.17 read it
@@ -59,7 +59,7 @@ def export_model(
     folder.mkdir(parents=True, exist_ok=True)
 
     def work(cell: Cell, place: Place) -> dict[str, Any]:
-        saved, outcome = load(model), partial(guarded, cell)
+        saved, outcome = load(model), partial(with_status, cell)
         program = row("program", folder, partial(write_program, saved), outcome)
         onnx = row("onnx", folder, partial(write_onnx, saved), outcome)
         return {"rows": [program, onnx, half_row(onnx, folder, outcome)]}
@@ -254,6 +254,6 @@ def quiet():
 
 def for_job(job: Any) -> None:
     """Run rule export_model. job: a gpufeed.job.Job."""
-    found = export_model(job.cell, job.input.model, job.output.files, **job.asked)
+    found = export_model(job.cell, job.input.model, job.output.files, **job.common_arguments)
     what = f"export of {job.wildcards.cell}"
-    job.keep(found, job.output.exported, EXPORTED.write, what, troubles(found))
+    job.write_document(found, job.output.exported, EXPORTED.write, what, troubles(found))

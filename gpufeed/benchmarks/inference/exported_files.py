@@ -100,7 +100,7 @@ def row(
 ) -> dict[str, Any]:
     """Make one file and return its row. work: writes the path that it gets, and returns its findings.
 
-    outcome: gpufeed.training.cell_training.guarded for this cell. A file that failed is removed.
+    outcome: gpufeed.training.cell_training.with_status for this cell. A file that failed is removed.
     """
     path = folder / NAMES[format]
 

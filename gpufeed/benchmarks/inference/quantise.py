@@ -22,7 +22,7 @@ from gpufeed.benchmarks.inference.export import half_row, is_dynamic, packages, 
 from gpufeed.benchmarks.inference.exported_files import EXPORTED, INPUT, NOTHING, Files, find, row, troubles
 from gpufeed.core.cells import Cell
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.training.cell_training import guarded
+from gpufeed.training.cell_training import with_status
 from gpufeed.training.runtime_context import Place, Stores
 
 OPERATORS = ("Conv", "Gemm", "MatMul")
@@ -61,7 +61,7 @@ def quantise_model(
             images = calibration_images(cell, Manifest.read(manifest), stores, place.device, calibration)
             return quantise(source, images, calibration["method"], path)
 
-        outcome = partial(guarded, cell)
+        outcome = partial(with_status, cell)
         made = row("onnx_int8", folder, write, outcome)
         told = {"split": "train", **calibration} if made["status"] == "done" else None
         about = {"status": made["status"], "sentence": made["sentence"], "calibration": told}
@@ -167,6 +167,6 @@ def for_job(job: Any) -> None:
     given, what = job.input, f"INT8 file of {job.wildcards.cell}"
     exported, calibration = find({given.exported: given.exported_files}), job.params.calibration
     found = quantise_model(
-        job.cell, exported, given.manifest, job.stores, calibration, job.output.files, **job.asked
+        job.cell, exported, given.manifest, job.stores, calibration, job.output.files, **job.common_arguments
     )
-    job.keep(found, job.output.quantised, EXPORTED.write, what, troubles(found))
+    job.write_document(found, job.output.quantised, EXPORTED.write, what, troubles(found))

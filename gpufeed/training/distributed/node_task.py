@@ -36,12 +36,12 @@ def main() -> int:
 
     def goes_on() -> bool:
         """Whether nobody has asked this node to end; leaves word where somebody has."""
-        if sigterm_handler.given():
+        if sigterm_handler.received():
             with suppress(OSError):  # the folder goes with the starter
                 rank_commands.note_end_request(folder, place)
-        return not sigterm_handler.given()
+        return not sigterm_handler.received()
 
-    with sigterm_handler.heeded():
+    with sigterm_handler.handling():
         try:
             gpu_locks.take_part(devices, goes_on)
             gpu_locks.refuse()

@@ -40,7 +40,7 @@ def run(snakemake: Any, work: Callable[["Job"], None], forks: bool = False, on_c
     with job_log(snakemake.log[0]) as log:
         job = Job(snakemake, log, runs)
         if on_cores:
-            job.keep_on_cores()
+            job.pin_to_cores()
         work(job)
 
 
@@ -100,7 +100,7 @@ class Job:
         return planning_node()
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def common_arguments(self) -> dict[str, Any]:
         """Arguments of every measurement: the planning node, the attempt, and threads of torch."""
         return {"planned_on": self.planned_on, "attempt": self.params.attempt, "threads": self.threads}
 
@@ -125,17 +125,17 @@ class Job:
         cores, shares = (self.threads, self.resources.get("shares", 1)) if share else (0, 1)
         gpu_locks.take(count, device, cores, shares, self.runs)
 
-    def keep_on_cores(self) -> None:
+    def pin_to_cores(self) -> None:
         """Pin this process and all that it starts to the `cores` of the cell, if it has any.
 
         Call this before an import that counts the cores, as torch does for its threads. GPUs are taken first,
         since a share of the cores comes with them.
         """
-        from gpufeed.system.cores import keep_on
+        from gpufeed.system.cores import pin_to
 
         if self.cell["cores"] is not None:
             self.take_gpus(self.cell["devices"], self.cell["device"])
-            keep_on(min(self.cell["cores"], self.threads))  # with fewer the cell is skipped
+            pin_to(min(self.cell["cores"], self.threads))  # with fewer the cell is skipped
 
     def load_extension(self) -> None:
         """Load the library of our kernels, if the job has it as input."""
@@ -144,39 +144,39 @@ class Job:
 
             native.load(self.input.extension)
 
-    def keep(
+    def write_document(
         self,
-        found: Any,
+        document: Any,
         path: str,
         write: Callable[[Any, str], None] | None = None,
         what: str = "",
-        said: Iterable[str] | None = None,
+        lines: Iterable[str] | None = None,
     ) -> None:
-        """Record that the attempt has ended, then write its document, and print what stopped it.
+        """Record that the attempt has ended, then write its document, and print why it stopped, if it did.
 
-        found: the document; write: for one that is plain data, without a method `write`. what: the name of
-        the work on stderr; said: lines to print after it, if not the document's sentence, which our terminal
-        output prints itself.
+        write: for a document of plain data, without a method `write`. what: the name of the work on stderr.
+        lines: printed after that name, instead of the document's status and sentence, which our terminal output
+        prints itself.
         """
         from gpufeed.core import retry_policy
         from gpufeed.workflow.terminal import ENDED, QUIET
 
-        data = found if isinstance(found, Mapping) else vars(found)
+        data = document if isinstance(document, Mapping) else vars(document)
         retry_policy.ended(path, data["attempt"])
         if write is None:
-            found.write(path)
+            document.write(path)
         else:
-            write(found, path)
-        if said is not None:
-            lines = [f"{what}: {line}" for line in said]
+            write(document, path)
+        if lines is not None:
+            printed = [f"{what}: {line}" for line in lines]
         else:
-            told = not data["sentence"] or (QUIET in os.environ and data["status"] in ENDED)
-            lines = [] if told else [f"{what} {data['status']}: {data['sentence']}"]
-        for line in lines:
+            known = not data["sentence"] or (QUIET in os.environ and data["status"] in ENDED)
+            printed = [] if known else [f"{what} {data['status']}: {data['sentence']}"]
+        for line in printed:
             print(line, file=sys.stderr)
 
-    def keep_json(self, found: Any) -> None:
+    def write_json(self, document: Any) -> None:
         """Write the only output of the job as JSON, whole or not at all."""
         from gpufeed.core.file_writes import write_whole
 
-        write_whole(self.output[0], json.dumps(found, indent=1) + "\n")
+        write_whole(self.output[0], json.dumps(document, indent=1) + "\n")

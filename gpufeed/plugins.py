@@ -362,10 +362,10 @@ def answer_augment(asked: Mapping[str, Any]) -> dict[str, Any]:
     except GpufeedError:
         raise
     except Exception as error:
-        found = f"{type(error).__name__}: {first_line(error)}"
+        found = f"raises {type(error).__name__}: {first_line(error)}"
     if not isinstance(found, torch.Tensor) or found.shape != expected or not found.is_floating_point():
         raise GpufeedError(
-            f"{name}, which returns {found if isinstance(found, str) else described(found)} for "
+            f"{name}, which {found if isinstance(found, str) else f'returns {described(found)}'} for "
             f"{described(given[0])}",
             f"normalised pixels, a float tensor of shape {expected}",
             "end it with self.normalise(images)" if planned == "device" else "put the channels first",

@@ -8,7 +8,7 @@ rule probe_cell:
         probe=f"{RESULTS}/probes/{{experiment}}/{{cell}}.json",
     log:
         f"{RESULTS}/logs/probe_cell/{{experiment}}/{{cell}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_cell
@@ -28,12 +28,12 @@ rule probe_cell:
 
 checkpoint advise:
     input:
-        unpack(BENCHMARKS.behind_advice),
+        unpack(BENCHMARKS.inputs_of_advice),
     output:
         REPEATS.advice_on("{experiment}"),
     log:
         f"{RESULTS}/logs/advise/{{experiment}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     localrule: True  # seconds of one core
     conda:
         "../envs/gpufeed.yaml"

@@ -11,18 +11,18 @@ sys.path.insert(0, str(ROOT))  # gpufeed lies beside the Snakefile
 from snakemake.logging import logger
 
 from gpufeed.cli.run_results import ending
-from gpufeed.core.rerun_options import options
 from gpufeed.core.config import planned
 from gpufeed.core.config_schema import check_files
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import check_run_folder, settle_folders, unwritable
-from gpufeed.core.retry_policy import announce_planning_node
-from gpufeed.core.schedule import Order
-from gpufeed.system.host_memory import free_host_bytes
-from gpufeed.system.parent_watchdog import handed_down
+from gpufeed.core.plan_decoding import STRIP_SETS
 from gpufeed.core.registry import DECODERS, takes_gpu
 from gpufeed.core.repeats import AGAIN, number_of
-from gpufeed.core.plan_decoding import STRIP_SETS
+from gpufeed.core.rerun_options import options
+from gpufeed.core.retry_policy import announce_planning_node
+from gpufeed.core.schedule import Schedule
+from gpufeed.system.host_memory import free_host_bytes
+from gpufeed.system.parent_watchdog import handed_down
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.codes import Codes
 from gpufeed.workflow.datasets import Datasets
@@ -50,7 +50,7 @@ shell.prefix(f"set -euo pipefail; trap : TERM; {handed_down()}; ")
 
 RESULTS = config["results"]
 DATA = config["data"]
-ORDER = Order(PLAN.cells, config["seed"], PLAN.most_repeats)
+SCHEDULE = Schedule(PLAN.cells, config["seed"], PLAN.most_repeats)
 AGAIN_BY = options(
     workflow.overwrite_configfiles, workflow.config_settings.config, ".", workflow.main_snakefile
 )

@@ -6,7 +6,7 @@ rule download:
         f"{DATA}/{{dataset}}/archives/{{file}}",
     log:
         f"{RESULTS}/logs/download/{{dataset}}/{{file}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     localrule: True  # compute nodes often have no network
     conda:
         "../envs/gpufeed.yaml"
@@ -25,7 +25,7 @@ rule prepare_dataset:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
     log:
         f"{RESULTS}/logs/prepare_dataset/{{dataset}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_job  # every image is decoded once, to find the broken ones

@@ -9,7 +9,7 @@ rule gate:
         verdict=f"{RESULTS}/gate/{{dataset}}/{{loader}}/{{variant}}.json",
     log:
         f"{RESULTS}/logs/gate/{{dataset}}/{{loader}}/{{variant}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_gate
@@ -37,7 +37,7 @@ rule tune_cell:
         tuned=GATES.tuning_of("{experiment}", "{cell}"),
     log:
         f"{RESULTS}/logs/tune_cell/{{experiment}}/{{cell}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_cell
@@ -62,7 +62,7 @@ rule gate_tuned:
         verdict=GATES.tuned_verdict_of("{experiment}", "{cell}"),
     log:
         f"{RESULTS}/logs/gate_tuned/{{experiment}}/{{cell}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_evaluation

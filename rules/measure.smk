@@ -9,7 +9,7 @@ rule measure_cell:
         steps=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.steps.parquet",
     log:
         f"{RESULTS}/logs/measure_cell/{{experiment}}/{{cell}}/{{repeat}}.log",
-    priority: lambda wildcards: ORDER.priority(wildcards.experiment, wildcards.cell, number_of(wildcards.repeat))
+    priority: lambda wildcards: SCHEDULE.priority(wildcards.experiment, wildcards.cell, number_of(wildcards.repeat))
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_cell
@@ -36,7 +36,7 @@ checkpoint find_disturbed:
         REPEATS.disturbed_in("{experiment}", "{repeats}"),
     log:
         f"{RESULTS}/logs/find_disturbed/{{experiment}}/{{repeats}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     localrule: True  # seconds of one core
     conda:
         "../envs/gpufeed.yaml"
@@ -53,7 +53,7 @@ checkpoint count_repeats:
         REPEATS.decision_on("{experiment}", "{repeats}"),
     log:
         f"{RESULTS}/logs/count_repeats/{{experiment}}/{{repeats}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     localrule: True  # seconds of one core
     conda:
         "../envs/gpufeed.yaml"

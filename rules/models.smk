@@ -69,7 +69,7 @@ rule plot_confusion:
 
 rule predict:
     input:
-        unpack(MODELS.asked_about),
+        unpack(MODELS.images_to_predict),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
     output:
         predictions=f"{RESULTS}/models/{{experiment}}/{{cell}}/predictions.csv",

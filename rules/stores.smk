@@ -13,7 +13,7 @@ rule build_cache:
         info=f"{DATA}/{{dataset}}/cache/{{decoder}}.json",
     log:
         f"{RESULTS}/logs/build_cache/{{dataset}}/{{decoder}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_job
@@ -39,7 +39,7 @@ rule build_scaled_cache:
         info=f"{DATA}/{{dataset}}/cache/short{{side}}.json",
     log:
         f"{RESULTS}/logs/build_scaled_cache/{{dataset}}/{{side}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_job
@@ -62,7 +62,7 @@ rule build_strips:
         info=f"{DATA}/{{dataset}}/strips/strips.json",
     log:
         f"{RESULTS}/logs/build_strips/{{dataset}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_job
@@ -84,7 +84,7 @@ rule build_shards:
         index=f"{DATA}/{{dataset}}/shards/shards.json",
     log:
         f"{RESULTS}/logs/build_shards/{{dataset}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_job
@@ -106,7 +106,7 @@ rule build_beton:
         info=f"{DATA}/{{dataset}}/beton/images.json",
     log:
         f"{RESULTS}/logs/build_beton/{{dataset}}.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_job
@@ -125,7 +125,7 @@ rule build_extension:
         about=RUN.about_extension,
     log:
         f"{RESULTS}/logs/build_extension.log",
-    priority: ORDER.before_all
+    priority: SCHEDULE.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: RESOURCES.cores_of_extension

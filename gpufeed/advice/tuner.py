@@ -312,8 +312,8 @@ def table(found: Mapping[str, Any]) -> str:
 def for_job(job: Any) -> None:
     """Do the work of rule tune_cell, a gpufeed.job.Job."""
     job.take_gpus(job.cell["devices"], job.cell["device"])
-    found = tune(job.cell, job.input.manifest, job.stores, gate=job.gate, **job.asked)
+    found = tune(job.cell, job.input.manifest, job.stores, gate=job.gate, **job.common_arguments)
     said = found["sentence"] or Setting.of(found["tried"][0]).in_words(found["cell"]["loader"])
-    job.keep(
+    job.write_document(
         found, job.output.tuned, TUNED.write, f"tuning of {job.wildcards.cell}, {found['status']}", [said]
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpufeed.benchmarks.result_envelope import heading
+from gpufeed.benchmarks.result_envelope import envelope
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.training.cell_training import read_cell, settle_process, with_status
@@ -27,5 +27,5 @@ def cell_document(
     cell_, started_at, place = read_cell(cell), now(), RuntimeContext()
     settle_process(threads)
     status, sentence, found = with_status(cell_, lambda: work(cell_, place))
-    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
+    about = envelope(cell_, place.device, started_at, status, sentence, planned_on, attempt)
     return about | nothing | (found or {})

@@ -394,6 +394,6 @@ def for_job(job: Any) -> None:
     names, settings, strips = job.wildcards, job.params.settings, job.input.get("strips") or []
     manifests = {name: job.input[name] for name in settings["datasets"]}
     sets = dict(zip(manifests, [strips] if isinstance(strips, str) else strips, strict=False))
-    asked = {"device": job.params.device, "strips": sets, **job.asked}
+    asked = {"device": job.params.device, "strips": sets, **job.common_arguments}
     sweep = measure_decoder(names.experiment, names.decoder, settings, manifests, **asked)
-    job.keep(sweep, job.output[0], DECODING.write, sweep["decoder"])
+    job.write_document(sweep, job.output[0], DECODING.write, sweep["decoder"])

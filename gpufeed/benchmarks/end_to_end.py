@@ -5,7 +5,6 @@ import resource
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,6 @@ from gpufeed.training.runtime_context import RuntimeContext, Stores
 COLUMNS = {"experiment": "string", "cell_id": "string", "repeat": "int64", **STEP_COLUMNS}
 OF_ONE_PROCESS = ("warmup", "steps", "throughput", "telemetry")  # null in the record of a resumed repeat
 SHOWN = 20  # quarantined files in a record; the log of prepare_dataset has all
-
-
-@dataclass
-class Outcome:
-    """The fields that a finished cell adds to its record, and its rows of the steps table."""
-
-    rows: list[dict]
-    fields: dict[str, Any] = field(default_factory=dict)
 
 
 def measure(
@@ -85,9 +76,9 @@ def measure(
 
     def work(cell: Cell, place: RuntimeContext) -> dict[str, Any]:
         tuned = place.tune(cell, tuning)
-        outcome = run(tuned, repeat, Path(manifest), stores, place, gate, starts, asked)
-        rows.extend(outcome.rows)
-        return outcome.fields
+        fields, steps = run(tuned, repeat, Path(manifest), stores, place, gate, starts, asked)
+        rows.extend(steps)
+        return fields
 
     nothing = {"schema_version": RECORD_VERSION, "repeat": repeat}
     record = Record(**cell_document(cell, work, nothing, planned_on, attempt, threads))
@@ -119,11 +110,11 @@ def run(
     gate: Path | None,
     starts: dict[str, float],
     asked: dict[str, Any],
-) -> Outcome:
-    """Set a cell up, train and evaluate it; raise Skip or the error that stops it.
+) -> tuple[dict[str, Any], list[dict]]:
+    """Set a cell up, train and evaluate it; return the fields of its record and its steps.
 
     starts: the phases of the record so far (see start_up). asked: telemetry, least_s, scratch and
-    checkpoints, as in train.
+    checkpoints, as in train. Raises Skip or the error that stops the cell.
     """
     trained = train(cell, repeat, manifest, stores, place, gate, **asked)
     memory = {"peak_gpu_mib": trained.peak_gpu_mib, "peak_host_mib": peak_host_mib()}
@@ -148,7 +139,7 @@ def run(
     }
     if trained.result.resumed:
         fields |= {"resumed": trained.result.resumed, **dict.fromkeys(OF_ONE_PROCESS)}
-    return Outcome(trained.result.steps, fields)
+    return fields, trained.result.steps
 
 
 def dataset_facts(request: LoadRequest, stores: Stores) -> dict[str, Any]:
@@ -242,11 +233,11 @@ def for_job(job: Any) -> Record:
             checkpoints=checkpoints,
             tuning=job.tuning,
             **vars(job.stores),
-            **job.asked,
+            **job.common_arguments,
         )
         with whole(job.output.steps) as partial:
             steps.to_parquet(partial, index=False)
-        job.keep(record, job.output.record, what=f"{record.cell_id} repeat {record.repeat}")
+        job.write_document(record, job.output.record, what=f"{record.cell_id} repeat {record.repeat}")
     if checkpoints is not None:
         remove_if_done(checkpoints, record.status)
     return record

@@ -22,7 +22,7 @@ import torch
 from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
 from gpufeed.benchmarks.ceilings.stages import wait_behind
 from gpufeed.benchmarks.cell_document import cell_document
-from gpufeed.benchmarks.result_envelope import heading
+from gpufeed.benchmarks.result_envelope import envelope
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.record import PROBE, PROBE_VERSION
@@ -385,7 +385,7 @@ def for_job(job: Any) -> None:
     started_at = now()
 
     def work(sender: Connection) -> None:
-        sender.send(probe(job.cell, job.input.manifest, job.stores, **job.asked))
+        sender.send(probe(job.cell, job.input.manifest, job.stores, **job.common_arguments))
 
     with forked_child(work, "gpufeed-probe", job.watch) as (receiver, child):
         try:
@@ -393,5 +393,5 @@ def for_job(job: Any) -> None:
         except EOFError:
             stopped = ("failed", f"The probe's process died ({exit_words(child)}).")
             where = (read_cell(job.cell), torch.device("cpu"), started_at)
-            found = heading(*where, *stopped, job.planned_on, job.params.attempt) | NOTHING
-    job.keep(found, job.output.probe, PROBE.write, f"probe of {job.wildcards.cell}")
+            found = envelope(*where, *stopped, job.planned_on, job.params.attempt) | NOTHING
+    job.write_document(found, job.output.probe, PROBE.write, f"probe of {job.wildcards.cell}")

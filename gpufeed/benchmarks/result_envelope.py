@@ -44,7 +44,7 @@ def node_document(
     return {**nothing, **about, "environment": environment(on), **found}
 
 
-def heading(
+def envelope(
     cell: Cell,
     device: torch.device,
     started_at: str,

@@ -237,5 +237,5 @@ def for_job(job: Any) -> None:
     job.load_extension()
     names, manifest = job.wildcards, job.input.manifest
     where = (names.experiment, names.decoder, names.cores, job.params.counts)
-    times = measure_build(manifest, *where, Path(manifest).parent / "build_times", **job.asked)
-    job.keep(times, job.output[0], DOCUMENT.write, f"builds by {names.decoder}")
+    times = measure_build(manifest, *where, Path(manifest).parent / "build_times", **job.common_arguments)
+    job.write_document(times, job.output[0], DOCUMENT.write, f"builds by {names.decoder}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpufeed.benchmarks.result_envelope import heading
+from gpufeed.benchmarks.result_envelope import envelope
 from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.benchmarks.saved_models.train_model import learned
 from gpufeed.core import compose
@@ -117,7 +117,7 @@ def accuracy(cell: Cell, trained: Trained, place: RuntimeContext) -> dict[str, A
 
 def keep(cell: Cell, trained: Trained, place: RuntimeContext, started_at: str, out: Path) -> None:
     """Writes model.pt, which python -m gpufeed.predict reads, and model.json."""
-    about = heading(cell, place.device, started_at, "done", None, planning_node(), attempt=1) | learned(
+    about = envelope(cell, place.device, started_at, "done", None, planning_node(), attempt=1) | learned(
         cell, trained, place
     )
     save(about, trained.model, out / "model.pt")

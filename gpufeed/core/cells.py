@@ -184,7 +184,7 @@ def impossible(cell: Cell) -> str | None:
     if cell.source.get("resize") and not loader.resizes:
         return f"{cell.loader} does not resize images, and {cell.dataset} has `resize`"
     if not loader.has_place_for(cell.augment):
-        return homeless(cell)
+        return without_place_for_augment(cell)
     if AUGMENTS[cell.augment].device == "cuda" and cell.device in ("cpu", "mps"):
         return f"augment {cell.augment} runs CUDA kernels, and the config says device {cell.device}"
     if cell.cuda_graphs is True and cell.device in ("cpu", "mps"):
@@ -332,7 +332,7 @@ def check_batch(cell: Cell, images: int) -> None:
     )
 
 
-def homeless(cell: Cell) -> str:
+def without_place_for_augment(cell: Cell) -> str:
     """Return why the cell's loader has no place for its augment, as a sentence."""
     if cell.augment == "dali":
         return f"augment 'dali' runs inside DALI's pipeline, which loader {cell.loader} does not have"

@@ -43,7 +43,7 @@ from gpufeed.core.registry import DERIVED
 log = logging.getLogger("gpufeed")
 ADVICE = "To append to your config"  # in Hydra's messages; we refuse added keys
 PRIMARY = "train"  # config/hydra/train.yaml
-BY_HAND = "train"  # the experiment of a standalone training
+STANDALONE = "train"  # the experiment of a standalone training
 HERE = "the command line"
 ACCELERATORS = ("auto", "gpu", "cuda", "mps", "cpu")
 PLACE = ("accelerator", "devices", "num_nodes")  # axes in the trainer group, no hyper-parameters
@@ -208,7 +208,7 @@ def cell_from(found: Composed, config: Mapping, count: Callable[[str], int] = la
     axes["devices"] = devices_of(place["devices"], device, axes["trainer"], count)
     axes["nodes"] = number("num_nodes", place["num_nodes"], "set how many nodes of a Slurm job to use")
     trial = trial_of(config, dataset, values, axes, device)
-    ((_, cell),) = crossed(trial, BY_HAND)
+    ((_, cell),) = crossed(trial, STANDALONE)
     for group in GROUPS:
         check_hyper(group, getattr(cell, group), hyper[group], HERE)
     if "heads" in hyper["model"] and not is_reference(cell.model):  # a vision transformer of ours
@@ -228,12 +228,12 @@ def cell_from(found: Composed, config: Mapping, count: Callable[[str], int] = la
 def trial_of(config: Mapping, dataset: str, values: Mapping, axes: dict, device: str) -> dict:
     """Return the command line as a checked config of one experiment with one cell."""
     source = {key: value for key, value in values["data"].items() if value not in (None, {}, [])}
-    blocks = {"title": BY_HAND, "question": "", "blocks": {"hand": axes}}
-    trial = {**config, "device": device, "run": [BY_HAND], "use_instead": {}}
+    blocks = {"title": STANDALONE, "question": "", "blocks": {"hand": axes}}
+    trial = {**config, "device": device, "run": [STANDALONE], "use_instead": {}}
     trial |= {ours: values[theirs] for ours, theirs in SHARED.items()}
     # the schema would refuse a reference as a name
-    checked = BY_HAND if is_reference(source["layout"]) else dataset
-    trial |= {"sources": {**config["sources"], checked: source}, "experiments": {BY_HAND: blocks}}
+    checked = STANDALONE if is_reference(source["layout"]) else dataset
+    trial |= {"sources": {**config["sources"], checked: source}, "experiments": {STANDALONE: blocks}}
     for axis, value in axes.items():
         if isinstance(value, list):  # a block of the config may have several
             raise GpufeedError(
@@ -333,7 +333,7 @@ def planned_cell(job: Any) -> dict:
     job: the `snakemake` of a script; its param `cell` is the planned one (Cell.identity).
     """
     cell = restored(job.params.cell)
-    log.info("%s", by_hand(cell, job.config))
+    log.info("%s", standalone_command(cell, job.config))
     return cell.asdict()
 
 
@@ -348,7 +348,7 @@ def restored(identity: Mapping) -> Cell:
     return cell
 
 
-def by_hand(cell: Cell, config: Mapping) -> str:
+def standalone_command(cell: Cell, config: Mapping) -> str:
     """Return the command that trains a planned cell standalone. config: of the run that planned it."""
     known, source, said = shipped(), row(config, cell.dataset), arguments_of(cell)
     if is_reference(layout := source["layout"]):

@@ -98,12 +98,16 @@ def check_files(paths: Iterable[str | Path]) -> None:
                 continue
 
 
+def read_schema(name: str) -> Any:
+    """Return a schema as plain values."""
+    return read_yaml((SCHEMAS / f"{name}.schema.yaml").read_text(), f"the schema {name}")
+
+
 @cache
 def validator(name: str) -> Validator:
     """Return the validator of a schema: `config`, `hyper` or `site`."""
     types = Draft202012Validator.TYPE_CHECKER.redefine_many({"integer": is_integer, "number": is_number})
-    schema = read_yaml((SCHEMAS / f"{name}.schema.yaml").read_text(), f"the schema {name}")
-    return extend(Draft202012Validator, type_checker=types)(schema)
+    return extend(Draft202012Validator, type_checker=types)(read_schema(name))
 
 
 def first_error(name: str, instance: object) -> ValidationError | None:

@@ -19,7 +19,7 @@ from typing import Any
 from jsonschema import Draft202012Validator, FormatChecker
 
 from gpufeed.core.cells import cell_id
-from gpufeed.core.config_schema import SCHEMAS, read_yaml
+from gpufeed.core.config_schema import read_schema
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.registry import KINDS
@@ -114,9 +114,7 @@ def is_time(text: object) -> bool:
 @cache
 def validator(schema: str) -> Draft202012Validator:
     """Return the validator of a schema; SHARED fields are described once, in the schema of records."""
-    described, of_records = (
-        read_yaml((SCHEMAS / f"{name}.schema.yaml").read_text(), name) for name in (schema, "record")
-    )
+    described, of_records = (read_schema(name) for name in (schema, "record"))
     for name in SHARED & described["properties"].keys():
         described["properties"][name] = of_records["properties"][name]
     described.setdefault("$defs", {})["time"] = of_records["$defs"]["time"]

@@ -21,6 +21,12 @@ def expanded(path: str | Path) -> Path:
         ) from error
 
 
+def existing(folder: str | Path) -> Path:
+    """Return the folder, or its nearest existing parent."""
+    path = expanded(folder).absolute()
+    return next(place for place in (path, *path.parents) if os.path.exists(place))
+
+
 def check_checkout(part: Path) -> None:
     """Raise GpufeedError if the package was installed without this part of its repository."""
     if not part.exists():
@@ -33,7 +39,7 @@ def check_checkout(part: Path) -> None:
 
 def check_run_folder(here: Path, clone: Path) -> None:
     """Raise GpufeedError if Snakemake cannot write to `.snakemake` in the folder of the run."""
-    place = next(place for place in (here / ".snakemake", here) if place.exists())
+    place = existing(here / ".snakemake")
     if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
         raise GpufeedError(
             f"you may not write into {place}",
@@ -67,8 +73,7 @@ def settle_folders(config: dict) -> None:
 
 def unwritable(results: str | Path) -> GpufeedError | None:
     """Return the error for results without write permission, which Snakemake would not explain; or None."""
-    folder = Path(results).absolute()
-    place = next(one for one in (folder, *folder.parents) if one.exists())
+    place = existing(results)
     if os.access(place, os.W_OK | os.X_OK):
         return None
     return GpufeedError(
@@ -81,7 +86,7 @@ def unwritable(results: str | Path) -> GpufeedError | None:
 def check_apart(folder: Path, out: Path) -> None:
     """Raise GpufeedError if a source's folder and the prepared images below `out` overlap."""
     own, images = expanded(folder).resolve(), out.resolve() / "images"
-    if own == images or own in images.parents or images in own.parents:
+    if own.is_relative_to(images) or images.is_relative_to(own):
         raise GpufeedError(
             f"the images in {folder}, which overlap with the prepared dataset in {images}",
             "a folder of images outside of the prepared dataset",

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import existing
 from gpufeed.core.registry import LOADERS
 from gpufeed.core.result_kinds import RESULT_KINDS
 
@@ -236,12 +237,6 @@ def check_room(wanted: Iterable[Disk]) -> None:
 def gib(size: int) -> str:
     """Return a size as `12.3 GiB`, or in MiB if that would round to 0."""
     return f"{size / GIB:.1f} GiB" if size >= GIB / 10 else f"{size / 2**20:.1f} MiB"
-
-
-def existing(folder: str) -> Path:
-    """Return the folder, or its nearest existing parent."""
-    path = Path(folder).expanduser().absolute()
-    return next(place for place in (path, *path.parents) if os.path.exists(place))
 
 
 def partial(path: str) -> int:

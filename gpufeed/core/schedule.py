@@ -18,7 +18,7 @@ def comparison(cell: Cell) -> str:
     return "" if cell.cores is None else f"{cell.dataset}/{cell.model}/{cell.cores}"
 
 
-class Order:
+class Schedule:
     """The priorities of measurements; Snakemake starts the ready job with the highest.
 
     cells: experiment -> id -> cell. blocks: the largest number of repeats. Priorities are small integers, one

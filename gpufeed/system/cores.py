@@ -30,13 +30,13 @@ def on_cores(count: int) -> Iterator[list[int] | None]:
     """
     before = os.sched_getaffinity(0) if can_restrict() else None
     try:
-        yield keep_on(count)
+        yield pin_to(count)
     finally:
         if before is not None:
             move_threads(before)
 
 
-def keep_on(count: int) -> list[int] | None:
+def pin_to(count: int) -> list[int] | None:
     """Pin this process as on_cores does, until it ends."""
     if not can_restrict():
         return None

@@ -59,8 +59,8 @@ def no_gpu() -> str:
     """Return the end of a sentence: torch finds no CUDA GPU, and the possible reasons."""
     built = torch.version.cuda
     why = (
-        "the job has no GPU, its container was started without --nv, or the driver is older than CUDA "
-        f"{built} of this torch needs"
+        "the job has no GPU, its container was started without --nv, or the driver is too old for CUDA "
+        f"{built}, which this torch is built for"
         if built
         else "this torch is built without CUDA"
     )

@@ -87,7 +87,7 @@ def end_unless(all_run: Callable[[], bool]) -> None:
         while all_run():
             time.sleep(LOOK_S)
         until = time.monotonic() + KEEP_S
-        while sigterm_handler.given() and time.monotonic() < until:
+        while sigterm_handler.received() and time.monotonic() < until:
             time.sleep(LOOK_S)
         end_now()
 

@@ -27,26 +27,26 @@ class Ended(SystemExit):
         super().__init__(STATUS)
 
 
-class _Notice:
+class _State:
     """The state of this process. Plain values: a handler that interrupts itself could not take a lock."""
 
-    heeded = given = False
+    handled = received = False
 
-    def hear(self, number: int, frame: object) -> None:
-        self.given = True
-
-
-_notice = _Notice()
+    def receive(self, number: int, frame: object) -> None:
+        self.received = True
 
 
-def given() -> bool:
+_state = _State()
+
+
+def received() -> bool:
     """Return whether SIGTERM has arrived, so that this process must end soon; False without a handler."""
-    return _notice.given
+    return _state.received
 
 
 @contextmanager
-def heeded() -> Iterator[None]:
-    """Record SIGTERM inside the block instead of ending, for callers of `given`.
+def handling() -> Iterator[None]:
+    """Record SIGTERM inside the block instead of ending, for callers of `received`.
 
     If Ended leaves the block, SIGTERM stays recorded until the process ends, since Slurm may send it twice,
     to a process and through srun. An error after SIGTERM, such as that of a loader whose workers were ended
@@ -55,8 +55,8 @@ def heeded() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _notice.hear)
-    _notice.heeded = True
+    before = signal.signal(signal.SIGTERM, _state.receive)
+    _state.handled = True
     ends = False
     try:
         yield
@@ -64,7 +64,7 @@ def heeded() -> Iterator[None]:
         ends = True
         raise
     except Exception as error:
-        if not given():
+        if not received():
             raise
         ends = True
         log.warning("asked to end, and stopped by %s: %s", type(error).__name__, error)
@@ -72,7 +72,7 @@ def heeded() -> Iterator[None]:
     finally:
         if not ends:
             signal.signal(signal.SIGTERM, before)
-            _notice.heeded = _notice.given = False
+            _state.handled = _state.received = False
 
 
 def left_to_parent(number: int) -> None:
@@ -80,7 +80,7 @@ def left_to_parent(number: int) -> None:
 
     Slurm and shells send it to all processes of a job at once. number: of the helper, unused.
     """
-    if _notice.heeded:
+    if _state.handled:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 

@@ -178,7 +178,7 @@ def heeding(job: Training) -> Iterator[None]:
     if job.checkpoints is None:
         yield
         return
-    with sigterm_handler.heeded():
+    with sigterm_handler.handling():
         yield
 
 

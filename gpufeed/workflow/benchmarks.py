@@ -46,7 +46,7 @@ class Benchmarks:
         """Return the cells of an experiment that are probed; none without `advice`."""
         return candidates(self.run.plan, experiment) if self.run.advised[experiment] else []
 
-    def behind_advice(self, wildcards: Any) -> dict[str, list[str]]:
+    def inputs_of_advice(self, wildcards: Any) -> dict[str, list[str]]:
         """Return the inputs of an experiment's advice: its probes, and the ceilings of its cell `of`."""
         experiment, folder = wildcards.experiment, f"{self.run.results}/probes/{wildcards.experiment}"
         of = present(self.run.advised[experiment], "advice", experiment)["of"]
@@ -124,7 +124,7 @@ class Models:
         """Return the folder of a kept model."""
         return f"{self.run.results}/models/{wildcards.experiment}/{wildcards.cell}"
 
-    def is_asked(self, experiment: str) -> bool:
+    def predicts_images(self, experiment: str) -> bool:
         """Return whether the kept models of an experiment predict any image."""
         models = self.config["experiments"][experiment].get("models", {})
         return bool(models.get("predict") or models.get("samples"))
@@ -133,9 +133,9 @@ class Models:
         """Return how many evaluation images a model predicts."""
         return self.config["experiments"][wildcards.experiment].get("models", {}).get("samples", 0)
 
-    def asked_about(self, wildcards: Any) -> dict[str, Any]:
+    def images_to_predict(self, wildcards: Any) -> dict[str, Any]:
         """Return the images that a model predicts; raise GpufeedError if its experiment names none."""
-        if not self.is_asked(wildcards.experiment):
+        if not self.predicts_images(wildcards.experiment):
             raise GpufeedError(
                 f"no files to predict in experiment {wildcards.experiment}",
                 "`models: {blocks: [...], predict: [FILES AND FOLDERS], samples: NUMBER}` in it",

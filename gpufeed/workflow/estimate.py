@@ -11,6 +11,7 @@ from typing import Any
 from gpufeed.core.cell_matrix import source_options
 from gpufeed.core.cells import Cell, without_cuda, without_place_for
 from gpufeed.core.dataset_size import EVALUATED, Amount, amount_of, ffcv_bytes
+from gpufeed.core.folders import existing
 from gpufeed.core.registry import AUGMENTS, DERIVED, LOADERS, STORES, store_file
 from gpufeed.core.run_time_estimate import (
     CEILING_EPOCHS,
@@ -21,7 +22,6 @@ from gpufeed.core.run_time_estimate import (
     beyond,
     check_room,
     disks,
-    existing,
     left_out,
     measured_seconds,
     places,

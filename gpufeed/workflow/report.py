@@ -137,7 +137,7 @@ class Report:
             for cell in self.models.kept[experiment]:
                 kept = f"{self.run.results}/models/{experiment}/{cell}"
                 yield from (f"{kept}/evaluation.json", f"{kept}/confusion.svg")
-                if self.models.is_asked(experiment):
+                if self.models.predicts_images(experiment):
                     yield f"{kept}/predictions.csv"
             if self.models.in_use[experiment]:
                 yield from found["inferences"]

@@ -34,7 +34,7 @@ def test_the_answer_comes_a_few_steps_later_and_asking_waits_for_nothing(group, 
     asked = EndRequest(torch.device("cuda", 0), world_size=2)
     assert not any(asked.after(step) for step in range(1, 2 * ASK_EVERY))
     torch.cuda.synchronize()
-    monkeypatch.setattr(sigterm_handler._notice, "given", True)
+    monkeypatch.setattr(sigterm_handler._state, "received", True)
     torch.cuda._sleep(10**9)  # about half a second of work before the question
     behind = torch.cuda.Event()
     behind.record()

@@ -112,7 +112,7 @@ def test_two_jobs_have_two_gpus_a_third_waits_and_a_killed_one_frees_its_own(tak
     seen = [asked(job)["seen"] for job in both]
     assert sorted([*seen[0], *seen[1]]) == sorted(bare(gpu.uuid) for gpu in FREE[:2])
     third = taker(None, mask=mask(2), then=then)
-    wait_until(lambda: "waits for 1 of 2 GPUs" in third.log())
+    wait_until(lambda: "waiting for 1 of 2 GPUs" in third.log())
     for job in both:
         assert f"is held by process {job.process.pid} (" in third.log()
     both[1].kill()

@@ -39,7 +39,9 @@ def started(tmp_path, monkeypatch):
 
 def test_a_work_has_what_snakemake_gives_and_what_documents_say(started):
     found = {}
-    log = started(lambda job: (found.update(job.asked, scratch=str(job.scratch)), job.logger.info("here")))
+    log = started(
+        lambda job: (found.update(job.common_arguments, scratch=str(job.scratch)), job.logger.info("here"))
+    )
     assert found == {"planned_on": "login2", "attempt": 3, "threads": 2, "scratch": "out/scratch"}
     assert log.endswith("INFO here\n")
     assert started.watched == [True]
@@ -76,7 +78,7 @@ def test_a_document_is_kept_with_its_attempt_and_what_stopped_it_is_printed(
         assert retry_policy.counter(path).read_text() == "3\n"
         (tmp_path / "made.json").write_text(json.dumps(data))
 
-    started(lambda job: job.keep(document, job.output[0], write, "a work", said))
+    started(lambda job: job.write_document(document, job.output[0], write, "a work", said))
     assert json.loads((tmp_path / "made.json").read_text()) == document
     assert capsys.readouterr().err == stderr
 
@@ -105,16 +107,16 @@ def test_a_document_of_a_class_writes_itself(started, tmp_path, capsys):
             (tmp_path / "made.json").write_text(self.status)
 
     made = Made(attempt=3, status="failed", sentence="It broke.")
-    started(lambda job: job.keep(made, job.output[0], what="it"))
+    started(lambda job: job.write_document(made, job.output[0], what="it"))
     assert (tmp_path / "made.json").read_text() == "failed"
     assert capsys.readouterr().err == "it failed: It broke.\n"
 
 
 def test_plain_json_is_written_whole(started, tmp_path):
-    started(lambda job: job.keep_json({"again": ["ä"]}))
+    started(lambda job: job.write_json({"again": ["ä"]}))
     assert json.loads((tmp_path / "made.json").read_text()) == {"again": ["ä"]}
     with pytest.raises(TypeError):
-        started(lambda job: job.keep_json({"again": {1}}))
+        started(lambda job: job.write_json({"again": {1}}))
     assert {path.name for path in tmp_path.iterdir()} == {"made.json", "logs"}
 
 
@@ -150,6 +152,6 @@ def test_a_timed_work_is_kept_on_the_cores_of_its_cell_which_are_of_its_share(
     found, cell = [], {"cores": cores, "devices": 1, "device": "auto"}
     monkeypatch.setattr(Job, "cell", cell)
     monkeypatch.setattr(Job, "take_gpus", lambda self, count, device: found.append("gpus"))
-    monkeypatch.setattr(system_cores, "keep_on", lambda count: found.append(f"cores {count}"))
+    monkeypatch.setattr(system_cores, "pin_to", lambda count: found.append(f"cores {count}"))
     started(lambda job: found.append("work"), on_cores=True)
     assert found == order

@@ -6,7 +6,7 @@ from gpufeed.job import Job, run
 def work(job: Job) -> None:
     from gpufeed.benchmarks.stopping_rule import decide
 
-    job.keep_json(decide(job.input, job.params.within))
+    job.write_json(decide(job.input, job.params.within))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from gpufeed.job import Job, run
 def work(job: Job) -> None:
     from gpufeed.core.repeats import disturbed
 
-    job.keep_json({"again": disturbed(job.input)})
+    job.write_json({"again": disturbed(job.input)})
 
 
 if __name__ == "__main__":

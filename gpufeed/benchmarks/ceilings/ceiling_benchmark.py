@@ -140,8 +140,8 @@ def for_job(job: Any, verdict: Callable[[Mapping[str, Any]], str]) -> None:
         job.params.settings,
         gate=job.gate,
         tuning=job.tuning,
-        **job.asked,
+        **job.common_arguments,
     )
     said = found["sentence"] or verdict(found)
     what = f"ceilings of {job.wildcards.cell}, {found['status']}"
-    job.keep(found, job.output.ceilings, CEILINGS.write, what, [said])
+    job.write_document(found, job.output.ceilings, CEILINGS.write, what, [said])

@@ -130,4 +130,4 @@ def for_job(job: Any, task_of: Callable[[Any], Task] = task_of) -> None:
     task = task_of(job)
     job.take_gpus(1, job.params.device)
     verdict = watched(task, job.planned_on, job.params.attempt, begun=job.watch)
-    job.keep(verdict, job.output.verdict, what=f"gate {task.loader} on {task.dataset}")
+    job.write_document(verdict, job.output.verdict, what=f"gate {task.loader} on {task.dataset}")

@@ -254,6 +254,6 @@ def quiet():
 
 def for_job(job: Any) -> None:
     """Run rule export_model. job: a gpufeed.job.Job."""
-    found = export_model(job.cell, job.input.model, job.output.files, **job.asked)
+    found = export_model(job.cell, job.input.model, job.output.files, **job.common_arguments)
     what = f"export of {job.wildcards.cell}"
-    job.keep(found, job.output.exported, EXPORTED.write, what, troubles(found))
+    job.write_document(found, job.output.exported, EXPORTED.write, what, troubles(found))

@@ -173,6 +173,6 @@ def for_job(job: Any) -> None:
     given, what = job.input, f"inference of {job.wildcards.cell}"
     files = find({given.exported: given.exported_files, given.quantised: given.quantised_files})
     found = measure_inference(
-        job.cell, given.model, files, given.manifest, job.stores, job.params.settings, **job.asked
+        job.cell, given.model, files, given.manifest, job.stores, job.params.settings, **job.common_arguments
     )
-    job.keep(found, job.output.inference, INFERENCE.write, what, troubles(found))
+    job.write_document(found, job.output.inference, INFERENCE.write, what, troubles(found))

@@ -167,6 +167,6 @@ def for_job(job: Any) -> None:
     given, what = job.input, f"INT8 file of {job.wildcards.cell}"
     exported, calibration = find({given.exported: given.exported_files}), job.params.calibration
     found = quantise_model(
-        job.cell, exported, given.manifest, job.stores, calibration, job.output.files, **job.asked
+        job.cell, exported, given.manifest, job.stores, calibration, job.output.files, **job.common_arguments
     )
-    job.keep(found, job.output.quantised, EXPORTED.write, what, troubles(found))
+    job.write_document(found, job.output.quantised, EXPORTED.write, what, troubles(found))

@@ -125,4 +125,4 @@ def for_job(job: Any) -> None:
         attempt=job.params.attempt,
         extension=job.input.get("extension") or None,
     )
-    job.keep(found, job.output[0], KERNELS.write, "kernels")
+    job.write_document(found, job.output[0], KERNELS.write, "kernels")

@@ -113,5 +113,5 @@ def check_classes(saved: SavedModel, samples: Manifest) -> None:
 def for_job(job: Any) -> None:
     """Run rule evaluate_model. job: a gpufeed.job.Job."""
     job.take_gpus(1, job.cell["device"])
-    found = evaluate_model(job.cell, job.input.model, job.input.manifest, job.stores, **job.asked)
-    job.keep(found, job.output.evaluation, EVALUATION.write, f"evaluation of {job.wildcards.cell}")
+    found = evaluate_model(job.cell, job.input.model, job.input.manifest, job.stores, **job.common_arguments)
+    job.write_document(found, job.output.evaluation, EVALUATION.write, f"evaluation of {job.wildcards.cell}")

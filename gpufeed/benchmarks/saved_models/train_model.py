@@ -73,8 +73,8 @@ def for_job(job: Any) -> None:
     """Run rule train_model: write the weights, then their document. job: a gpufeed.job.Job."""
     job.take_gpus(job.cell["devices"], job.cell["device"])
     with resumable(Path(job.output.model).parent, job.wildcards.cell, job.params.code) as checkpoints:
-        asked = {"checkpoints": checkpoints, "scratch": job.scratch, **job.asked}
+        asked = {"checkpoints": checkpoints, "scratch": job.scratch, **job.common_arguments}
         found = train_model(job.cell, job.input.manifest, job.stores, job.gate, **asked)
         save(found.about, found.model, job.output.model)
-        job.keep(found.about, job.output.about, MODEL.write, f"model of {job.wildcards.cell}")
+        job.write_document(found.about, job.output.about, MODEL.write, f"model of {job.wildcards.cell}")
     remove_if_done(checkpoints, found.about["status"])

@@ -45,7 +45,7 @@ def login_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 def is_local(folder: Path) -> bool:
     """Return whether a folder, links followed, is on a disk that each node has separately."""
-    return any(local in (place, *place.parents) for local in LOCAL for place in (folder, folder.resolve()))
+    return any(place.is_relative_to(local) for local in LOCAL for place in (folder, folder.resolve()))
 
 
 def environment(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Iterator[Finding]:
@@ -112,7 +112,7 @@ def hidden_folders(plan: Plan, site: Site) -> list[str]:
     binds = [bind.split(":") for value in values for bind in value.split(",")]
     shown = (ROOT, *(Path(source) for source, *at in binds if not at or at[0] == source))
     places = [Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")]
-    hidden = [place for place in places if not any(at in (place, *place.parents) for at in shown)]
+    hidden = [place for place in places if not any(place.is_relative_to(at) for at in shown)]
     scratch = site.scratch.folder
     return sorted({str(scratch if scratch in place.parents else place.parent) for place in hidden})
 

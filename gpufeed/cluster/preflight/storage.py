@@ -24,6 +24,7 @@ from gpufeed.cluster.preflight.site import Site
 from gpufeed.cluster.preflight.software_checks import is_local
 from gpufeed.core.dataset_size import Amount, amount_of, taken
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import existing
 from gpufeed.core.image_listing import files_below, is_image
 
 QUOTA_NUMBER = r"\s+\[?([0-9]{1,20})\]?\*?"
@@ -36,7 +37,7 @@ COUNTING_S = 20
 
 
 def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    if not is_there(site.scratch.folder):
+    if not os.path.exists(site.scratch.folder):
         yield Finding(
             f"no folder {site.scratch.folder}",
             f"the scratch of {site.name}",
@@ -73,19 +74,16 @@ def places_of(plan: Plan) -> dict[str, Path]:
 
 def outside_of_scratch(plan: Plan, site: Site) -> dict[str, Path]:
     """Return those that lie outside of the site's scratch, links followed."""
-    return {key: folder for key, folder in places_of(plan).items() if not below(folder, site.scratch.folder)}
+    scratch = site.scratch.folder.resolve()
+    return {
+        key: folder for key, folder in places_of(plan).items() if not folder.resolve().is_relative_to(scratch)
+    }
 
 
 def with_link_target(folder: Path) -> str:
     """Return the folder as text, with the target of links."""
     resolved = folder.resolve()
     return str(folder) if resolved == folder else f"{folder} (that is, {resolved})"
-
-
-def below(folder: Path, place: Path) -> bool:
-    """Return whether a folder lies below a place, links followed."""
-    resolved = folder.resolve()
-    return place.resolve() in (resolved, *resolved.parents)
 
 
 def space(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -182,7 +180,7 @@ def data(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         files = [
             file
             for file in plan.config["sources"][name].get("files") or []
-            if not any(is_there(place / file["name"]) for place in (own, *places))
+            if not any(os.path.exists(place / file["name"]) for place in (own, *places))
             and not any(reachable(url) for url in file.get("urls", ()))
         ]
         if files:
@@ -216,18 +214,10 @@ def may_look_into(folder: Path) -> bool:
     return True
 
 
-def is_there(path: Path) -> bool:
-    """Return whether a path exists, as far as this user may see."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
-
-
 def reachable(url: str) -> bool:
     """Return whether a URL answers, or a file exists."""
     if not url.startswith(("http://", "https://")):
-        return is_there(Path(url.removeprefix("file://")).expanduser())
+        return os.path.exists(Path(url.removeprefix("file://")).expanduser())
     try:
         with requests.get(url, stream=True, timeout=10) as answer:
             return answer.ok
@@ -238,7 +228,9 @@ def reachable(url: str) -> bool:
 def missing(plan: Plan) -> list[str]:
     """Return the datasets of the plan that are not prepared yet."""
     return [
-        name for name in plan.datasets if not is_there(Path(plan.config["data"]) / name / "manifest.parquet")
+        name
+        for name in plan.datasets
+        if not os.path.exists(Path(plan.config["data"]) / name / "manifest.parquet")
     ]
 
 
@@ -269,11 +261,6 @@ def bytes_of(plan: Plan, name: str) -> int:
     archives = sum(int(file.get("size") or 0) for file in plan.config["sources"][name].get("files") or [])
     amount = amount_of(plan.config, name)
     return max(ROOM * archives, amount.files + CACHES * 3 * amount.kept)
-
-
-def existing(folder: Path) -> Path:
-    """Return the folder, or its nearest existing parent."""
-    return next(place for place in (folder, *folder.parents) if is_there(place))
 
 
 def count_files(folder: Path, most: int, seconds: float = COUNTING_S) -> tuple[int, bool]:

@@ -35,7 +35,7 @@ GATHERING = "gathering"  # lock of the one job on the node that may hold some GP
 
 
 @dataclass(frozen=True)
-class Lease:
+class Allocation:
     """The GPUs and cores that this process has taken. cores: ids of its CPUs; empty if it shares all of them.
 
     refused: the sentence for a job that asks for more than the node has; it has taken nothing.
@@ -53,7 +53,7 @@ class Lease:
         self.locks.clear()
 
 
-_lease: Lease | None = None
+_allocation: Allocation | None = None
 
 
 def take(
@@ -62,7 +62,7 @@ def take(
     cores: int = 0,
     shares: int = 1,
     runs: Callable[[], bool] = lambda: True,
-) -> Lease | None:
+) -> Allocation | None:
     """Wait until `count` GPUs are free, take them, and hide all others from CUDA; None if the node has none.
 
     device: as in the config; only `auto` and `cuda` take GPUs. shares: jobs that run at once; with several,
@@ -70,9 +70,9 @@ def take(
     process exits once it is false. What is taken stays with this process until it ends. A job that asks for
     more than the node has takes nothing, and `refuse` skips it. A second call changes nothing.
     """
-    global _lease
-    if _lease is not None or count < 1 or device not in ("auto", "cuda"):
-        return _lease
+    global _allocation
+    if _allocation is not None or count < 1 or device not in ("auto", "cuda"):
+        return _allocation
     there = gpu_listing.on_node()
     choices = visible(os.environ.get(VISIBLE_DEVICES), there)
     if not choices and (not there or os.environ[VISIBLE_DEVICES].strip() in NONE):
@@ -80,9 +80,9 @@ def take(
     if count > 1:  # CUDA gives a process only one MIG part
         choices = [gpu for gpu in choices if not gpu.part]
     if len(choices) < count:
-        _lease = Lease(refused=refusal(count, choices, there))
-        log.warning("%s", _lease.refused)
-        return _lease
+        _allocation = Allocation(refused=refusal(count, choices, there))
+        log.warning("%s", _allocation.refused)
+        return _allocation
     if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
         raise RuntimeError("CUDA was initialised before the GPU was taken, so it keeps the GPUs that it saw")
     about = describe_process()
@@ -90,19 +90,19 @@ def take(
     os.environ[VISIBLE_DEVICES] = ",".join(gpu.uuid for gpu in taken)
     near = frozenset().union(*(gpu.cpus for gpu in taken))
     held, cpus = take_share(count, shares, cores, near, about) if shares > 1 else ([], [])
-    _lease = Lease(tuple(taken), tuple(cpus), waited_s, None, [*taken.values(), *held])
-    atexit.register(_lease.release)
+    _allocation = Allocation(tuple(taken), tuple(cpus), waited_s, None, [*taken.values(), *held])
+    atexit.register(_allocation.release)
     log.info("took %s after %.1f s", ", ".join(f"{gpu.kind} {gpu.uuid}" for gpu in taken), waited_s)
     if cpus:
         log.info("took CPUs %s", ", ".join(map(str, cpus)))
-    return _lease
+    return _allocation
 
 
 def hand_on() -> dict[str, str]:
     """Return the environment that tells processes started by Slurm which GPUs this one has taken."""
-    if _lease is None or not _lease.gpus:
+    if _allocation is None or not _allocation.gpus:
         return {}
-    return {TAKEN: f"{os.uname().nodename} {','.join(gpu.uuid for gpu in _lease.gpus)}"}
+    return {TAKEN: f"{os.uname().nodename} {','.join(gpu.uuid for gpu in _allocation.gpus)}"}
 
 
 def take_part(count: int, runs: Callable[[], bool] = lambda: True) -> None:
@@ -204,18 +204,18 @@ def in_words(by: Any) -> str:
 
 def taken() -> list[str]:
     """Return the UUIDs of the GPUs that this process has taken."""
-    return [gpu.uuid for gpu in _lease.gpus] if _lease else []
+    return [gpu.uuid for gpu in _allocation.gpus] if _allocation else []
 
 
 def waited_s() -> float:
     """Return the seconds that this process has waited for its GPUs."""
-    return _lease.waited_s if _lease else 0.0
+    return _allocation.waited_s if _allocation else 0.0
 
 
 def refuse() -> None:
     """Raise Skip in a job that asked for more GPUs than the node has."""
-    if _lease and _lease.refused:
-        raise Skip(_lease.refused)
+    if _allocation and _allocation.refused:
+        raise Skip(_allocation.refused)
 
 
 def check(seen: Callable[[], Sequence[str]]) -> None:
@@ -223,9 +223,9 @@ def check(seen: Callable[[], Sequence[str]]) -> None:
 
     seen: returns their UUIDs without prefix. Nothing is checked in a process that has taken none.
     """
-    if _lease is None or not _lease.gpus or any(gpu.part for gpu in _lease.gpus):
+    if _allocation is None or not _allocation.gpus or any(gpu.part for gpu in _allocation.gpus):
         return
-    taken, found = {gpu.uuid.removeprefix("GPU-") for gpu in _lease.gpus}, set(seen())
+    taken, found = {gpu.uuid.removeprefix("GPU-") for gpu in _allocation.gpus}, set(seen())
     if found != taken:
         raise RuntimeError(
             f"this process has taken {', '.join(sorted(taken))}, and CUDA sees {', '.join(sorted(found))}: "

@@ -1,14 +1,14 @@
 """Readings of one GPU by NVML during a training. Source: NVML API reference."""
 
-import contextlib
 from collections.abc import Collection
+from contextlib import ExitStack
 from typing import Any
 
 import pynvml
 import torch
 
 from gpufeed.system.devices import nvml_handle
-from gpufeed.system.nvml import ask
+from gpufeed.system.nvml import ask, session
 
 MIB = 2**20
 EVENTS = {
@@ -32,10 +32,10 @@ class Gpu:
     """Readings are None without CUDA or NVML, and where NVML does not give them (MIG, permissions)."""
 
     def __init__(self, device: torch.device):
-        self.handle, self.begun = None, False
+        self.handle, self.nvml = None, ExitStack()
         if device.type == "cuda":
-            self.begun = ask(lambda: pynvml.nvmlInit() or True) is not None
-            self.handle = nvml_handle(device) if self.begun else None
+            self.nvml.enter_context(session())
+            self.handle = nvml_handle(device)
 
     def sample(self, pids: Collection[int]) -> dict[str, Any]:
         """Return SAMPLED, and `events`: the names of EVENTS that are active.
@@ -91,10 +91,8 @@ class Gpu:
 
     def close(self) -> None:
         """Close NVML; safe to call twice."""
-        if self.begun:
-            with contextlib.suppress(pynvml.NVMLError):
-                pynvml.nvmlShutdown()
-        self.handle, self.begun = None, False
+        self.nvml.close()
+        self.handle = None
 
 
 def named(bits: int) -> list[str]:

@@ -43,7 +43,7 @@ def spread(
     if shared is not None:
         shared.mkdir(parents=True, exist_ok=True)
     given = {"prefix": "gpufeed-ranks-", "dir": shared, "ignore_cleanup_errors": several}
-    with sigterm_handler.heeded(), tempfile.TemporaryDirectory(**given) as name:
+    with sigterm_handler.handling(), tempfile.TemporaryDirectory(**given) as name:
         folder = Path(name)
         alone = rank_commands.torchrun_command(call.devices, folder)
         command = rank_commands.srun_command(call.nodes, call.devices, folder) if several else alone
@@ -66,10 +66,10 @@ def spread(
         reader.start()
         epochs = rank_files.Epochs(folder)
         try:
-            while not ended(process) and not sigterm_handler.given():
+            while not ended(process) and not sigterm_handler.received():
                 for entry in epochs.new() if on_epoch else ():
                     on_epoch(entry)
-            if several and sigterm_handler.given():
+            if several and sigterm_handler.received():
                 # srun kills its tasks at SIGTERM; the first of them ends with its input
                 process.stdin.close()
                 with suppress(subprocess.TimeoutExpired):
@@ -78,7 +78,7 @@ def spread(
             rank_commands.stop_torchrun(process)
         reader.join(timeout=READ_S)
         failed = process.returncode or not (folder / "result.pt").exists()
-        asked = sigterm_handler.given() and (failed or not call.keeps)
+        asked = sigterm_handler.received() and (failed or not call.keeps)
         # Slurm may send SIGTERM to the step of the ranks and not to this process
         if asked or (failed and several and rank_commands.was_end_requested(folder, call.nodes)):
             log.info("asked to end: all ranks have ended")

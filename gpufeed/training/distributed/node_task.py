@@ -38,12 +38,12 @@ def main() -> int:
 
     def goes_on() -> bool:
         """Return whether to go on; if this node was asked to end, note that in the folder."""
-        if sigterm_handler.given():
+        if sigterm_handler.received():
             with suppress(OSError):  # the starter removes the folder
                 rank_commands.note_end_request(folder, place)
-        return not sigterm_handler.given()
+        return not sigterm_handler.received()
 
-    with sigterm_handler.heeded():
+    with sigterm_handler.handling():
         try:
             gpu_locks.take_part(devices, goes_on)
             gpu_locks.refuse()

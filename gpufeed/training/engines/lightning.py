@@ -62,7 +62,7 @@ class EndRequest:
     def after(self, step: int) -> bool:
         """Return whether to end after so many steps of the run; every rank must call it after each step."""
         if self.world_size == 1:
-            return sigterm_handler.given()
+            return sigterm_handler.received()
         if step % ASK_EVERY:
             return False
         if self.wait is not None:
@@ -74,10 +74,10 @@ class EndRequest:
     def _ask(self) -> None:
         """Start the exchange without waiting for it."""
         if self.device.type != "cuda":
-            self.answer.fill_(sigterm_handler.given())
+            self.answer.fill_(sigterm_handler.received())
             self.wait = distributed.all_reduce(self.answer, distributed.ReduceOp.MAX, async_op=True).wait
             return
-        given = torch.full((), sigterm_handler.given(), dtype=torch.int32, device=self.device)
+        given = torch.full((), sigterm_handler.received(), dtype=torch.int32, device=self.device)
         distributed.all_reduce(given, distributed.ReduceOp.MAX)  # the stream waits for it, the host does not
         self.answer.copy_(given, non_blocking=True)
         copied = torch.cuda.Event()

@@ -97,7 +97,7 @@ class PlainTrainer(Trainer):
 
     def _save_if_due(self, recorder: Recorder) -> None:
         """Write a checkpoint, off the clock."""
-        checkpoints, asked, step = recorder.job.checkpoints, sigterm_handler.given(), recorder.step
+        checkpoints, asked, step = recorder.job.checkpoints, sigterm_handler.received(), recorder.step
         if checkpoints is None or not checkpoints.due(step, asked) or step == recorder.total:
             return
         recorder.settle()

@@ -22,7 +22,6 @@ from gpufeed.core.compose import (
     OWN_AXES,
     PLACE,
     Composed,
-    by_hand,
     cell_from,
     changes_of,
     composed,
@@ -33,6 +32,7 @@ from gpufeed.core.compose import (
     restored,
     row,
     shipped,
+    standalone_command,
 )
 from gpufeed.core.config import GROUPS, planned, read_hyper, settled
 from gpufeed.core.errors import GpufeedError
@@ -98,7 +98,7 @@ def test_the_command_in_the_comment_trains_the_cell():
     config["sources"]["cifar10_gray_28"]["times"] = 3
     cells = planned(config).cells["vit_lite"].values()
     cell = next(cell for cell in cells if cell.workers)
-    typed = hydras(*command_in(by_hand(cell, config)))
+    typed = hydras(*command_in(standalone_command(cell, config)))
     assert replace(typed, experiment=cell.experiment) == cell
     assert (typed.device, typed.seed, typed.dataset) == ("cpu", 5, "cifar10_gray_28")
 
@@ -110,7 +110,7 @@ def test_a_source_of_the_runs_own_config_is_told_in_full(tmp_path):
     config["experiments"]["pipelining"]["common"]["dataset"] = "mine"
     config["experiments"]["pipelining"]["common"]["epochs"] = 1
     cell = next(iter(planned(config).cells["pipelining"].values()))
-    words = by_hand(cell, config)
+    words = standalone_command(cell, config)
     assert "--config-dir FOLDER" in words
     told = words.split("is\n")[1]
     assert yaml.safe_load(told)["resize"] == [32, 32]
@@ -310,7 +310,9 @@ def test_a_cell_with_a_dataset_and_a_loader_of_files_comes_from_its_command(tmp_
     experiment = {"title": "t", "question": "q", "blocks": {"b": block}}
     config = copy.deepcopy({**shipped(), "run": ["train"], "experiments": {"train": experiment}})
     (planned_cell,) = planned(config).cells["train"].values()
-    words = shlex.split(by_hand(planned_cell, config).partition("gpufeed.train")[2].replace("\\\n", " "))
+    words = shlex.split(
+        standalone_command(planned_cell, config).partition("gpufeed.train")[2].replace("\\\n", " ")
+    )
     assert words[0] == "data=data.py:Data"
     offer_references(words)
     cell = cell_from(composed(words), shipped())

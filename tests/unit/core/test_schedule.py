@@ -4,7 +4,7 @@ from itertools import groupby
 
 from record_fixtures import cell
 
-from gpufeed.core.schedule import Order, shuffled
+from gpufeed.core.schedule import Schedule, shuffled
 
 LOADERS = ("resident", "host_cache", "dali_cpu", "replay")
 
@@ -12,7 +12,7 @@ LOADERS = ("resident", "host_cache", "dali_cpu", "replay")
 def order_of(cells, repeats=3):
     """repeat -> the cells in the order in which they are measured."""
     by_id = {one.id: one for one in cells}
-    order = Order({"tiny": by_id}, 0, repeats)
+    order = Schedule({"tiny": by_id}, 0, repeats)
     places = {
         (repeat, name): order.priority("tiny", name, repeat) for repeat in range(repeats) for name in by_id
     }

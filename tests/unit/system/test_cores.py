@@ -81,9 +81,9 @@ def test_threads_are_kept_on_different_cores(tmp_path, monkeypatch):
 @pytest.mark.skipif(not cores.can_restrict(), reason="this system lets no process choose its cores")
 def test_all_that_a_process_starts_stays_on_its_cores():
     code = (
-        "import multiprocessing, os, threading; from gpufeed.system.cores import keep_on\n"
+        "import multiprocessing, os, threading; from gpufeed.system.cores import pin_to\n"
         "waiting = threading.Event(); older = threading.Thread(target=waiting.wait); older.start()\n"
-        "kept, found = keep_on(1), [os.sched_getaffinity(older.native_id), os.sched_getaffinity(0)]\n"
+        "kept, found = pin_to(1), [os.sched_getaffinity(older.native_id), os.sched_getaffinity(0)]\n"
         "waiting.set()\n"
         "if __name__ == '__main__':\n"
         "    for way in ('fork', 'spawn', 'forkserver'):\n"

@@ -35,7 +35,7 @@ def test_a_missing_device_is_a_skip_with_a_sentence(monkeypatch, name):
 @pytest.mark.parametrize(
     ("built", "told"),
     [
-        ("12.8", "without --nv, or the driver is older than CUDA 12.8 needs"),
+        ("12.8", "without --nv, or the driver is too old for CUDA 12.8, which"),
         (None, "built without CUDA"),
     ],
 )

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from gpufeed.cluster.bundle.code import pack
 from gpufeed.core import retry_policy
-from gpufeed.core.document import SCHEMAS
+from gpufeed.core.config_schema import SCHEMAS
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.system import devices

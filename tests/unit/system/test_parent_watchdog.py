@@ -50,7 +50,7 @@ sys.path.insert(0, {str(REPOSITORY)!r})
 from gpufeed.system import sigterm_handler, parent_watchdog
 all_run = parent_watchdog.family(2)
 parent_watchdog.end_with(2)
-with sigterm_handler.heeded():
+with sigterm_handler.handling():
     os.kill(os.getpid(), signal.SIGTERM)
     print("ready", flush=True)
     while all_run():

@@ -24,7 +24,7 @@ def deaf_afterwards():
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
-    sigterm_handler._notice.heeded = sigterm_handler._notice.given = False
+    sigterm_handler._state.handled = sigterm_handler._state.received = False
 
 
 @pytest.fixture
@@ -84,28 +84,28 @@ def test_who_keeps_no_state_is_ended_at_once(tmp_path):
 
 def test_what_was_heeded_ends_with_the_block():
     before = signal.getsignal(signal.SIGTERM)
-    with sigterm_handler.heeded():
-        assert not sigterm_handler.given()
+    with sigterm_handler.handling():
+        assert not sigterm_handler.received()
         terminate()
         terminate()
-        assert sigterm_handler.given()
-    assert not sigterm_handler.given()
+        assert sigterm_handler.received()
+    assert not sigterm_handler.received()
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_an_error_while_it_has_to_end_is_none_of_the_work():
-    with pytest.raises(OSError, match="the disk"), sigterm_handler.heeded():
+    with pytest.raises(OSError, match="the disk"), sigterm_handler.handling():
         raise OSError("the disk went away")
 
     def work() -> None:
         terminate()
         raise OSError("the helper went away")
 
-    with pytest.raises(sigterm_handler.Ended) as found, sigterm_handler.heeded():
+    with pytest.raises(sigterm_handler.Ended) as found, sigterm_handler.handling():
         work()
     assert found.value.code == 143
     terminate()  # heard again, and no end before its time
-    assert sigterm_handler.given()
+    assert sigterm_handler.received()
 
 
 SHOWN = "JobId=7 JobName=x UserId=me(1)\n JobState=RUNNING Requeue=1 Comment=rule_train_model_wildcards_a "

@@ -124,7 +124,7 @@ def test_the_disk_holds_what_a_source_asks_for_and_a_link_takes_nothing(run, tmp
         (lambda run: Benchmarks(run).sweeps_of(TINY), "no sweep in experiment tiny"),
         (lambda run: Benchmarks(run).works_of_kernels(TINY), "no kernels in experiment tiny"),
         (lambda run: Models(run).inference_of(TINY), "no inference in experiment tiny"),
-        (lambda run: Models(run).asked_about(TINY), "no files to predict in experiment tiny"),
+        (lambda run: Models(run).images_to_predict(TINY), "no files to predict in experiment tiny"),
         (lambda run: Repeats(run, None).auto_of("tiny"), "a fixed number of repeats in experiment tiny"),
         (lambda run: report(run).baseline_of(TINY), "no folder `baseline` in the config"),
     ],

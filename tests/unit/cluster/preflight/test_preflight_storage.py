@@ -177,7 +177,7 @@ def test_archives_of_another_user(found, tmp_path, monkeypatch):
     assert storage.existing(theirs / "data") == theirs
     assert found(storage.data, config={"archives": [str(theirs)]}) == ""  # nothing to prepare
     below = {"data": str(theirs / "data"), "archives": [str(tmp_path / "none")]}
-    assert "not readable" not in found(storage.data, config={**config, **below}, datasets=["made"])
+    assert "may not read" not in found(storage.data, config={**config, **below}, datasets=["made"])
 
 
 def test_an_archive_that_is_not_here_and_has_no_address(found):

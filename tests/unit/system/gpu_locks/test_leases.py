@@ -24,7 +24,7 @@ ABOUT = {"pid": 1, "job": "test"}
 @pytest.fixture
 def here(lease_folder, monkeypatch):
     """Lets this process take GPUs of a node with so many, as if it had taken none before."""
-    monkeypatch.setattr(taking, "_lease", None)
+    monkeypatch.setattr(taking, "_allocation", None)
     monkeypatch.setattr(taking, "SETTLE_S", 0)
     monkeypatch.setattr(taking.atexit, "register", lambda release: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "9")
@@ -35,8 +35,8 @@ def here(lease_folder, monkeypatch):
         return gpu_locks.take(**named)
 
     yield here
-    if taking._lease:
-        taking._lease.release()
+    if taking._allocation:
+        taking._allocation.release()
 
 
 def test_a_node_without_a_gpu_has_nothing_to_take(here, lease_folder, monkeypatch):
@@ -62,7 +62,7 @@ def test_jobs_have_different_gpus_and_one_waits_for_the_first_to_end(taker):
     masks = [first.mask(), second.mask()]
     assert sorted(masks) == [[uuid(0)], [uuid(1)]]
     third = taker(2)
-    wait_until(lambda: "waits for 1 of 2 GPUs" in third.log())
+    wait_until(lambda: "waiting for 1 of 2 GPUs" in third.log())
     for one in (first, second):
         assert f"is held by process {one.process.pid} (" in third.log()
     second.end()
@@ -75,7 +75,7 @@ def test_a_killed_job_gives_its_gpu_back_at_once(taker, lease_folder):
     first = taker(1)
     first.mask()
     second = taker(1)
-    wait_until(lambda: "waits for 1 of 1 GPUs" in second.log())
+    wait_until(lambda: "waiting for 1 of 1 GPUs" in second.log())
     first.kill()
     assert second.mask() == [uuid(0)]
     assert json.loads((lease_folder / f"{uuid(0)}.lock").read_text())["pid"] == second.process.pid
@@ -125,7 +125,7 @@ def test_several_are_taken_together_or_not_at_all(taker):
     early = first_to_tell(both)
     (late,) = set(both) - {early}
     assert len(set(early.mask())) == 3
-    wait_until(lambda: "waits for 3 of 4 GPUs" in late.log())
+    wait_until(lambda: "waiting for 3 of 4 GPUs" in late.log())
     early.end()
     assert len(set(late.mask())) == 3
 
@@ -134,11 +134,11 @@ def test_a_job_with_several_is_not_passed_for_ever(taker):
     first, second = taker(2), taker(2)
     masks = [*first.mask(), *second.mask()]
     both = taker(2, count=2)
-    wait_until(lambda: "waits for 2 of 2 GPUs" in both.log())
+    wait_until(lambda: "waiting for 2 of 2 GPUs" in both.log())
     first.end()
     wait_until(lambda: (file_locks.holder(f"{masks[0]}.lock") or {}).get("pid") == both.process.pid)
     passing = taker(2, mask=masks[0])
-    wait_until(lambda: "waits for 1 of 1 GPUs" in passing.log())
+    wait_until(lambda: "waiting for 1 of 1 GPUs" in passing.log())
     second.end()
     assert sorted(both.mask()) == sorted(masks)
     both.end()
@@ -151,7 +151,7 @@ def test_of_jobs_that_wait_one_alone_keeps_some(taker):
         taker(6, mask=str(number)).mask()
     waiting = {1: taker(6, count=2, mask="0,1"), 3: taker(6, count=2, mask="2,3")}
     for one in waiting.values():
-        wait_until(lambda one=one: "waits for 2 of 2 GPUs" in one.log())
+        wait_until(lambda one=one: "waiting for 2 of 2 GPUs" in one.log())
     keeps = file_locks.holder("gathering")["pid"]
     (free,) = (number for number, one in waiting.items() if one.process.pid != keeps)
     assert taker(6, mask=str(free)).mask() == [uuid(free)]
@@ -242,7 +242,7 @@ def test_another_order_of_gpus_in_cuda_is_found_out(here):
 
 def test_the_wait_is_in_no_phase_of_a_repeat(monkeypatch):
     whole = start_up(None)["start_to_ready_s"]
-    monkeypatch.setattr(taking, "_lease", gpu_locks.Lease(waited_s=whole / 2))
+    monkeypatch.setattr(taking, "_allocation", gpu_locks.Allocation(waited_s=whole / 2))
     assert gpu_locks.waited_s() == whole / 2
     begun = time.monotonic()
     now = start_up(None)["start_to_ready_s"]
@@ -316,7 +316,7 @@ def test_what_stands_in_a_file_need_not_be_whole(lease_folder, text):
     one = file_locks.lock("a", ABOUT)
     (lease_folder / "a").write_bytes(text)
     assert file_locks.holder("a") == {}
-    assert "says nothing" in taking.in_words(file_locks.holder("a"))
+    assert "an unknown process" in taking.in_words(file_locks.holder("a"))
     one.release()
 
 
@@ -336,10 +336,10 @@ def test_who_holds_what_is_told(taker, lease_folder, monkeypatch, capsys):
     assert lines[3] == "CUDA_VISIBLE_DEVICES=1"
     monkeypatch.setattr(gpu_listing, "on_node", list)
     shown.main([])
-    assert "nothing to lease" in capsys.readouterr().out
+    assert "nothing to lock" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="0"):
         shown.main(["--help"])
-    assert "who holds it" in " ".join(capsys.readouterr().out.split())
+    assert "process that holds it" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_removed_file_does_not_make_two_holders(lease_folder, monkeypatch):

@@ -158,7 +158,7 @@ def test_a_node_that_waits_for_its_gpus_ends_when_asked(taker, lease_folder, tmp
     free = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     command = [sys.executable, "-c", WAITING, str(tmp_path), "127.0.0.1", "2", "1"]
     with subprocess.Popen(command, env=free | told, stdout=subprocess.PIPE, text=True) as task:
-        assert "waits for 1 of 1 GPUs" in task.stdout.readline()
+        assert "waiting for 1 of 1 GPUs" in task.stdout.readline()
         task.terminate()
         assert task.wait(60) == 1
     assert rank_commands.was_end_requested(tmp_path, 2) is False
@@ -225,7 +225,7 @@ def test_a_node_takes_gpus_of_its_own_unless_the_starter_has_taken_them(monkeypa
     gpu_locks.take_part(2)
     assert (taken, os.environ["CUDA_VISIBLE_DEVICES"]) == ([(2, "cuda")], "0,1")
     gpus = tuple(taking.Gpu(uuid, "NVIDIA H200", 0) for uuid in ("GPU-c", "GPU-d"))
-    monkeypatch.setattr(taking, "_lease", taking.Lease(gpus))
+    monkeypatch.setattr(taking, "_allocation", taking.Allocation(gpus))
     for name, value in gpu_locks.hand_on().items():
         monkeypatch.setenv(name, value)
     gpu_locks.take_part(2)

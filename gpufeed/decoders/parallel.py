@@ -286,9 +286,7 @@ class ProcessBulk(Bulk):
         for part, (start, end) in enumerate(itertools.pairwise(cuts(bounds, parts))):
             if start == end:  # next to an image larger than a part
                 continue
-            worker = (number * parts + part) % len(
-                self.workers
-            )  # round robin, since a small batch has few parts
+            worker = (number * parts + part) % len(self.workers)  # round robin: a small batch has few parts
             self._send(worker, Task(number % SLOTS, int(bounds[start]), number * size + start, end - start))
             asked.append(worker)
         return asked

@@ -31,10 +31,8 @@ from gpufeed.loaders.prefetch import END_S, POLL_S, PrefetchLoader
 from gpufeed.stores.ffcv_store import JPEG, TOLERANCE, BetonInfo, open_beton, rewritten
 
 # OpenCV's INTER_AREA against the reference's antialiased triangle. Of 800 photographs in evaluation, the 714
-# that
-# are reduced differ by at most 58, 4.2 in the mean over an image; the 86 that are enlarged by 168 and 7.0.
-# The mean
-# over all is 1.2. These figures include decoding.
+# that are reduced differ by at most 58, 4.2 in the mean over an image; the 86 that are enlarged by 168 and
+# 7.0. The mean over all is 1.2. These figures include decoding.
 RESAMPLING = Tolerance(176, 6.0)
 WAITING = 3  # prefetched batches, the default of FFCV's Loader
 NAME = "ffcv"

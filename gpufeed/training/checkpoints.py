@@ -85,13 +85,8 @@ class Checkpoints:
 
     def about(self, job: Training) -> dict[str, Any]:
         """Return the fields that a file must have to belong to this training."""
-        request, shapes = (
-            job.loader.request,
-            [
-                (name, list(tensor.shape), str(tensor.dtype))
-                for name, tensor in job.model.state_dict().items()
-            ],
-        )
+        request, weights = job.loader.request, job.model.state_dict()
+        shapes = [(name, list(tensor.shape), str(tensor.dtype)) for name, tensor in weights.items()]
         return {
             "owner": self.owner,
             "model": hashlib.sha256(json.dumps(shapes).encode()).hexdigest(),

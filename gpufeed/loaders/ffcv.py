@@ -56,8 +56,8 @@ class FfcvLoader(PrefetchLoader):
     """The batches of FFCV's Loader, copied ahead on a side stream.
 
     Images that the .beton file holds as pixels were decoded by Pillow when it was built, and count as
-    Pillow's, unless the file was written with FFCV's settings, which store some as pixels. The equivalence
-    check verifies the bytes of the file once; opening it does not.
+    Pillow's. A file with FFCV's own settings stores some as pixels by design; there they do not. The
+    equivalence check verifies the bytes of the file once; opening it does not.
     """
 
     no_decoding = "FFCV reads and decodes an image in one compiled function."

@@ -256,7 +256,7 @@ LOADERS_TRIED = [
 ]
 DATASETS_TRIED = [
     ("my_data.py:Data", {"siz": 3}, "option 'siz'", "one of: size", "write 'size'"),
-    ("my_data.py:Floats", {}, "shape (3, 16, 16) and type float32", "(image, label)", "leave ToTensor"),
+    ("my_data.py:Floats", {}, "shape (3, 16, 16) and type float32", "(image, label)", "remove ToTensor"),
     ("my_data.py:Alone", {}, "too many values", "(image, label)", "augment"),
     ("my_data.py:Raises", {}, "item 0 of my_data.py:Raises, which raises KeyError", "image", "correct it"),
     ("my_data.py:Empty", {}, "of no item", "one item or more", "other options"),

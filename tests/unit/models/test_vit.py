@@ -282,7 +282,7 @@ TO_SIZE = {"loader": "dali_cpu", "augment": "dali", "overrides": ("augment.size=
         ({"overrides": ("model.sdpa=packed",), "device": "cpu"}, "packed needs a CUDA GPU"),
         ({"overrides": ("model.sdpa=cudnn",), "device": "cpu"}, "cudnn needs a CUDA GPU"),
         ({"overrides": ("model.sdpa=efficient",), "device": "mps"}, "efficient needs a CUDA GPU"),
-        (TO_SIZE, "positions for one size"),
+        (TO_SIZE, "embeddings for one size"),
         ({"overrides": ("model.sdpa=flash",), "precision": "fp32", "device": "cpu"}, None),
         ({"overrides": ("model.sdpa=flash",)}, None),
         ({"overrides": ("model.sdpa=math",), "precision": "fp32", "device": "mps"}, None),

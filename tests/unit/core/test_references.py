@@ -242,11 +242,11 @@ TRIED = [  # what a process that imports it refuses: reference, options, found, 
     ("my_model.py:Net", {"width": "wide"}, "raises TypeError", "width", "options"),
     ("my_model.py:needs", {}, "no value for 'depth'", "depth=VALUE", "'depth'"),
     ("my_model.py:number", {}, "which is a int", "a class or a function", "name one"),
-    ("my_model.py:text", {}, "gives a str", "torch.nn.Module", "return the model"),
+    ("my_model.py:text", {}, "returns a str", "torch.nn.Module", "return the model"),
     ("my_model.py:wide", {}, "shape (2, 4)", "shape (2, 3)", "num_classes"),
-    ("my_model.py:Pair", {}, "gives a tuple for 2 images of 16 x 16", "one tensor", "logits"),
+    ("my_model.py:Pair", {}, "returns a tuple for 2 images of 16 x 16", "one tensor", "logits"),
     ("my_model.py:fixed", {}, "raises RuntimeError for 2 images of 16 x 16", "that size", "recipe.size"),
-    ("needs_package.py:Net", {}, "No module named 'no_such_package'", "the package", "install it"),
+    ("needs_package.py:Net", {}, "No module named 'no_such_package'", "the package", "pip install"),
     ("script.py:Net", {}, "raises SystemExit", "can be imported", "main guard"),
 ]
 LOADERS_TRIED = [
@@ -267,7 +267,7 @@ AUGMENTS_TRIED = [
     ("my_augment.py:Dim", {"last": 1}, "option 'last'", "its `defaults`: least", "write 'least'"),
     ("my_augment.py:Undeclared", {}, "`where` is 'sample', and 'device'", "the same", 'entry = {"where"'),
     ("my_augment.py:Turned", {}, "shape (2, 32, 32, 3) and type float32", "(2, 3, 32, 32)", "normalise"),
-    ("my_augment.py:Fails", {}, "gives RuntimeError: no", "(2, 3, 32, 32)", "normalise"),
+    ("my_augment.py:Fails", {}, "returns RuntimeError: no", "(2, 3, 32, 32)", "normalise"),
     ("my_model.py:Net", {}, "my_model.py:Net, a type", "gpufeed.augment.base.Augment", "derive it"),
 ]
 REFUSED = {

@@ -155,8 +155,8 @@ class Job:
         """Record that the attempt has ended, then write its document, and print why it stopped, if it did.
 
         write: for a document of plain data, without a method `write`. what: the name of the work on stderr.
-        lines: printed after that name, instead of the document's status and sentence, which our terminal output
-        prints itself.
+        lines: printed after that name, instead of the document's status and sentence, which our terminal
+        output prints itself.
         """
         from gpufeed.core import retry_policy
         from gpufeed.workflow.terminal import ENDED, QUIET

@@ -46,9 +46,8 @@ class Demands:
         compute, given = probe["compute"], probe["input"]
         compute_s, input_s = (median(seconds_an_image(part["rounds"])) for part in (compute, given))
         on_gpu, starts = probe["resolved"]["device"] == "cuda", given["starts"]
-        launches = (
-            on_gpu and probe["cell"]["synchronise"] == "epoch"
-        )  # otherwise the host waits for each step
+        # otherwise the host waits for each step
+        launches = on_gpu and probe["cell"]["synchronise"] == "epoch"
         return cls(
             compute_s,
             input_s,

@@ -130,8 +130,7 @@ def is_one_change(changes: Mapping[str, Any]) -> bool:
 
 
 # (setting, seconds of a stretch after its start, most seconds in all, a rate: it may end early if it is
-# clearly
-# slower) -> the stretch
+# clearly slower) -> the stretch
 Measure = Callable[[Setting, float, float, float], Stretch]
 
 
@@ -227,9 +226,7 @@ class Search:
             seconds = max(LEAST_S, each_s - start_s)
             stretch = self.measure(setting, seconds, min(self.left_s, 2 * each_s + LEAST_S), best)
             self.spent_s += stretch.seconds
-            if (
-                not self.starts
-            ):  # an exhaustive search would start each setting; most start faster than this one
+            if not self.starts:  # an exhaustive search starts each setting; most start faster than this one
                 of_all = self.budget_s + SHARE * len(self.settings) * stretch.start_s / 2
                 self.budget_s = max(of_all, LEAST_BUDGET_S + LEAST_STARTS * stretch.start_s)
             self.starts.append(stretch.start_s)

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from nvidia.dali.data_node import DataNode
 
 # option -> (DALI's argument, its middle value, its change for one unit of the option). The place in this
-# table
-# is the number of the draw, so that an option that is off does not change the others' draws.
+# table is the number of the draw, so that an option that is off does not change the others' draws.
 DRAWN = {
     "rotate_degrees": ("angle", 0.0, 1.0),
     "brightness": ("brightness", 1.0, 1.0),

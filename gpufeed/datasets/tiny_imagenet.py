@@ -101,7 +101,9 @@ def parse_annotations(text: str, wnids: Collection[str]) -> dict[str, str]:
 
 def _bad_row(number: int, found: str, expected: str) -> GpufeedError:
     return GpufeedError(
-        f"line {number} of {ANNOTATIONS}: {found}", expected, "fetch the archive anew and check its sha256"
+        f"line {number} of {ANNOTATIONS}: {found}",
+        expected,
+        "download the archive again and check its sha256",
     )
 
 
@@ -128,7 +130,7 @@ def _read_contents(archive: Path) -> Contents:
 
 
 def _incomplete(archive: Path, found: str, expected: str) -> GpufeedError:
-    return GpufeedError(f"{found} in {archive}", expected, "fetch the archive anew and check its sha256")
+    return GpufeedError(f"{found} in {archive}", expected, "download the archive again and check its sha256")
 
 
 def _is_train_image(name: str) -> bool:
@@ -186,14 +188,14 @@ def _split_and_class(name: str, contents: Contents, archive: Path) -> tuple[str,
             raise GpufeedError(
                 f"no row for val/images/{file} in {ANNOTATIONS} of {archive}",
                 "one row for every validation image",
-                "fetch the archive anew and check its sha256",
+                "download the archive again and check its sha256",
             )
         return "val", contents.annotations[file]
     if second not in contents.wnids:
         raise GpufeedError(
             f"training images of {second!r} in {archive}",
             "only classes that wnids.txt lists",
-            "fetch the archive anew and check its sha256",
+            "download the archive again and check its sha256",
         )
     return "train", second
 

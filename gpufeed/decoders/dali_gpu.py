@@ -31,8 +31,7 @@ def share_of_engines(size: float, engines: int | None) -> float:
 
 
 # Bytes a thread that DALI reserves on the device and, twice, on the host: by default, and in NVIDIA's
-# ImageNet
-# example for the largest image there.
+# ImageNet example for the largest image there.
 LARGEST = 6430, 5980  # height, width
 DEVICE_BYTES, HOST_BYTES = (16 * 2**20, 211_025_920), (8 * 2**20, 140_544_512)
 

@@ -86,8 +86,8 @@ def read_header(data: bytes) -> Header | None:
     """Return the header of a JPEG or PNG file; None for any other file.
 
     Also None for a file without its format's end mark, since one cut-off file fails a whole call of some
-    libraries, and for a header with more pixels than Pillow takes, since a decoder would allocate them.
-    It takes 2 us for a JPEG; decoding one of 64 x 64 pixels takes 60 us.
+    libraries. Also None for a header with more pixels than Pillow accepts, since a decoder would allocate
+    them. It takes 2 us for a JPEG; decoding one of 64 x 64 pixels takes 60 us.
     """
     if data.startswith(JPEG_START) and data.endswith(JPEG_END):
         header = jpeg_header(data)

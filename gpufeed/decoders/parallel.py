@@ -116,10 +116,10 @@ class Bulk(ABC):
     def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         """Decode at least `images` files in whole batches, from the first file on.
 
-        Yields uint8 (n, H, W, 3) on the device, or a list of (H, W, 3) for files of several sizes, ready for
-        its current stream and valid until the next one. Raises GpufeedError for a file that nobody can
-        decode, after which it can run again, and for a process that died or is stuck, after which it can only
-        be closed.
+        Yields uint8 (n, H, W, 3) on the device, or a list of (H, W, 3) for files of several sizes. They are
+        ready for the current stream and valid until the next batch. Raises GpufeedError for a file that no
+        decoder can decode; it can run again afterwards. After the GpufeedError for a process that died or is
+        stuck, it can only be closed.
         """
 
     @abstractmethod
@@ -286,9 +286,7 @@ class ProcessBulk(Bulk):
         for part, (start, end) in enumerate(itertools.pairwise(cuts(bounds, parts))):
             if start == end:  # next to an image larger than a part
                 continue
-            worker = (number * parts + part) % len(
-                self.workers
-            )  # round robin, since a small batch has few parts
+            worker = (number * parts + part) % len(self.workers)  # round robin: a small batch has few parts
             self._send(worker, Task(number % SLOTS, int(bounds[start]), number * size + start, end - start))
             asked.append(worker)
         return asked

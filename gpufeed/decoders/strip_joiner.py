@@ -1,8 +1,8 @@
 """Join files of one kind into a strip: one header, and a restart marker before each image but the first.
 
-A restart resets the DC predictions to 0, as the start of a scan does, so that every image's entropy-coded
-bytes mean the same in the strip as in its file. They are copied, never changed. Source: ITU-T T.81, B.2.4.4
-and E.1.4 (restart intervals).
+A restart resets the DC predictions to 0, as the start of a scan does. So every image's entropy-coded bytes
+mean the same in the strip as in its file, and are copied unchanged. Source: ITU-T T.81, B.2.4.4 and E.1.4
+(restart intervals).
 """
 
 import hashlib

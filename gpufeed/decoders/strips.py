@@ -33,8 +33,7 @@ class StripsDecoder(FallbackDecoder):
     parallel = "own threads"
     takes = JPEG_KINDS
     # Colour that is subsampled vertically is smoothed over the seams: an image's top and bottom row differ,
-    # by up
-    # to 91 on the real JPEGs of 64 x 64 pixels; the smaller an image, the larger its mean difference.
+    # by up to 91 on the real JPEGs of 64 x 64 pixels; the smaller an image, the larger its mean difference.
     tolerance = Tolerance(140, 4.0)
 
     def __init__(self, threads: int = 1):

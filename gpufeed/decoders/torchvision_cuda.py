@@ -55,10 +55,8 @@ class TorchvisionCudaDecoder(DeviceDecoder):
         """Return the images, (3, H, W) each; raise Refused if one file is bad."""
         encoded = [torch.frombuffer(data, dtype=torch.uint8) for data in files]
         # sync point: the JPEG engine does not wait for the stream. It may write into memory that is free for
-        # the
-        # allocator although kernels queued on the current stream still read it. Memory used on other streams
-        # is
-        # freed only when they are done (Tensor.record_stream).
+        # the allocator although kernels queued on the current stream still read it. Memory used on other
+        # streams is freed only when they are done (Tensor.record_stream).
         torch.cuda.current_stream(self.device).synchronize()
         try:
             return self.decode_jpeg(encoded, mode="RGB", device=self.device)

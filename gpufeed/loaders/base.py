@@ -72,8 +72,7 @@ class LoadRequest:
     extension: Path | None = None
     sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
     # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run in the process that
-    # decodes
-    # samples, or augment `dali`, which DALI's loaders build into their pipeline
+    # decodes samples, or augment `dali`, which DALI's loaders build into their pipeline
     recipe: RandomResizedCrop | None = None  # None: the sample is the whole image
     decoder: str = "pillow"  # of the DataLoader's worker processes
     hw_decoder_load: float | None = None  # share of the files for JPEG engines; None: by their size
@@ -261,8 +260,7 @@ class Loader(ABC):
     def __iter__(self) -> Iterator[Batch]:
         total = len(self)
         # closed here explicitly: in CPython 3.12.3 a generator without `with` or `try` that is closed by its
-        # last
-        # reference keeps its frame alive, and with it all that it iterates over
+        # last reference keeps its frame alive, and with it all that it iterates over
         with closing(self.epoch_batches(self.next_batch)) as batches:
             for batch in batches:
                 # before the yield: code after a generator's last yield may never run

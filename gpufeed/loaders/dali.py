@@ -289,9 +289,8 @@ class OwnReader(DaliLoader):
     No other decoder replaces it for files that DALI does not take.
     """
 
-    check_transform = (
-        StreamingLoader.check_transform
-    )  # augment `dali` needs sample ids, which DALI's reader lacks
+    # augment `dali` needs sample ids, which DALI's reader lacks
+    check_transform = StreamingLoader.check_transform
 
     def not_for_reader(self, path: str) -> None:
         raise Skip(

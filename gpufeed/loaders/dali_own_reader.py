@@ -1,8 +1,8 @@
 """DALI's own file reader and its own random windows, as in its documentation.
 
 fn.readers.file gets the files of the coming epochs as one list, so that none of our code runs for a batch.
-DALI's own shuffling is not used: it costs nothing while reading, but then no epoch's order would be known in
-advance, and training could not start with a later epoch (its generator keeps its state across epochs).
+DALI's own shuffling costs nothing while reading, but is not used: no epoch's order would be known in advance.
+Its generator keeps its state across epochs, so that training could not start with a later one either.
 """
 
 from __future__ import annotations

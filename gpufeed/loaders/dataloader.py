@@ -31,5 +31,5 @@ class WorkersLoader(SyncLoader):
     """The same with worker processes that decode ahead.
 
     The workers start with the first batch of an epoch (of the first epoch, if they are persistent), as in a
-    training script, so that the wait for that batch includes their start.
+    training script. The wait for that batch therefore includes their start.
     """

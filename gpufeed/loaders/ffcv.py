@@ -31,10 +31,8 @@ from gpufeed.loaders.prefetch import END_S, POLL_S, PrefetchLoader
 from gpufeed.stores.ffcv_store import JPEG, TOLERANCE, BetonInfo, open_beton, rewritten
 
 # OpenCV's INTER_AREA against the reference's antialiased triangle. Of 800 photographs in evaluation, the 714
-# that
-# are reduced differ by at most 58, 4.2 in the mean over an image; the 86 that are enlarged by 168 and 7.0.
-# The mean
-# over all is 1.2. These figures include decoding.
+# that are reduced differ by at most 58, 4.2 in the mean over an image; the 86 that are enlarged by 168 and
+# 7.0. The mean over all is 1.2. These figures include decoding.
 RESAMPLING = Tolerance(176, 6.0)
 WAITING = 3  # prefetched batches, the default of FFCV's Loader
 NAME = "ffcv"
@@ -58,8 +56,8 @@ class FfcvLoader(PrefetchLoader):
     """The batches of FFCV's Loader, copied ahead on a side stream.
 
     Images that the .beton file holds as pixels were decoded by Pillow when it was built, and count as
-    Pillow's, unless the file was written with FFCV's settings, which store some as pixels. The equivalence
-    check verifies the bytes of the file once; opening it does not.
+    Pillow's. A file with FFCV's own settings stores some as pixels by design; there they do not. The
+    equivalence check verifies the bytes of the file once; opening it does not.
     """
 
     no_decoding = "FFCV reads and decodes an image in one compiled function."

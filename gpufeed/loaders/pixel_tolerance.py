@@ -11,8 +11,7 @@ from gpufeed.stores.cache_format import CacheInfo
 
 DATALOADER_DECODER = "pillow"  # of loaders/samples.py
 # An image that libjpeg decodes at a reduced size: 24 photographs, each resized to 224 pixels, differed by up
-# to 49,
-# 4.1 in the mean over an image, from the full decode.
+# to 49, 4.1 in the mean over an image, from the full decode.
 REDUCED = Tolerance(96, 8.0)
 
 

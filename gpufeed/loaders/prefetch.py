@@ -129,9 +129,7 @@ class Prefetcher:
 class BatchPrefetcher(Prefetcher):
     """Batches made on the device ahead of the training step; on CUDA on their own stream."""
 
-    stuck_s = (
-        STUCK_S + 10
-    )  # longer than waits inside the source (for workers, for files), whose errors say more
+    stuck_s = STUCK_S + 10  # longer than waits inside the source (for workers, for files): better errors
 
     def __init__(
         self,

@@ -86,8 +86,7 @@ class EpochRounds:
 
 
 # Pixels of a round of batches: 10,922 images of 64 x 64. A call takes at least as long as the codes of one
-# image, so
-# that a small batch alone would be slow. Two or three rounds are alive at once.
+# image, so that a small batch alone would be slow. Two or three rounds are alive at once.
 ROUND_BYTES = 2**27
 STREAMS = 2  # alternate, so that a round's rare kinds overlap the next round
 

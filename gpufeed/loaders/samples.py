@@ -27,8 +27,7 @@ from gpufeed.system.processes import garbage_kept
 from gpufeed.system.timing import Mark, Span
 
 # How often the wait checks for dead workers. DataLoader checks only when its timeout ends, and the signal of
-# a
-# dead child reaches the main thread alone: another thread would wait for the whole of STUCK_S.
+# a dead child reaches the main thread alone: another thread would wait for the whole of STUCK_S.
 LOOK_S = 2
 
 

@@ -26,8 +26,7 @@ NAME = "spdl"
 # log2 of luma per chroma samples, horizontally and vertically; 0 for all other formats.
 SUBSAMPLED = {"yuvj420p": (1, 1), "yuvj422p": (1, 0), "yuvj440p": (0, 1), "yuvj411p": (2, 0)}
 # FFmpeg's "bilinear" is a triangle that widens as the image shrinks. Without the other flags it rounds
-# earlier and
-# uses every second chroma sample.
+# earlier and uses every second chroma sample.
 SCALING = "bilinear+accurate_rnd+full_chroma_int+full_chroma_inp"
 
 
@@ -116,8 +115,7 @@ class Ffmpeg:
                     return None
                 filters = f"{crop.filters(codec.pix_fmt)},{filters}"
             # This makes the graph without the GIL, which `FilterGraph` holds, and which is not for filter
-            # chains:
-            # https://facebookresearch.github.io/spdl/latest/io/advanced_filtering.html
+            # chains: https://facebookresearch.github.io/spdl/latest/io/advanced_filtering.html
             frame = self.io.decode_packets(packets, filter_desc=filters, decode_config=self.options)
             return frame if frame.height > 0 else None  # -1: the packets held no frame
         except (RuntimeError, IndexError, ValueError):  # raised by its C++

@@ -162,8 +162,7 @@ class Processes:
             return error.with_traceback(None)
         try:
             # an abandoned epoch cancels this coroutine but not the work: after a cancelled task, a pool that
-            # loses
-            # a process may hang (CPython 3.11: its manager raises InvalidStateError)
+            # loses a process may hang (CPython 3.11: its manager raises InvalidStateError)
             found = await asyncio.shield(asyncio.wrap_future(work))
             if isinstance(found, Exception):
                 return found
@@ -172,9 +171,8 @@ class Processes:
         except Exception as error:
             return error.with_traceback(None)  # a traceback would keep the slots alive with the error
         finally:
-            work.add_done_callback(
-                lambda _: slots.free.append(slot)
-            )  # runs at once, unless this was cancelled
+            # runs at once, unless this was cancelled
+            work.add_done_callback(lambda _: slots.free.append(slot))
 
     def gone(self, error: Exception) -> GpufeedError:
         """End the other processes and return the error."""

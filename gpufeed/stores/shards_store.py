@@ -61,11 +61,11 @@ def sample_name(sample_id: int, path: str) -> str:
     return f"{sample_id:09d}.{kind or 'bin'}"
 
 
-def open_shards(path: str | Path, manifest: Manifest, verify: bool = False) -> ShardSet:
+def open_shards(path: str | Path, manifest: Manifest) -> ShardSet:
     """Open the shard set whose index is `path`.
 
-    Checks the manifest, the size of each shard, and that every sample of the splits stands in one shard; with
-    verify=True also every byte. Raises GpufeedError if something differs.
+    Raises GpufeedError unless the manifest and the size of each shard fit, and every sample of the splits is
+    in one shard.
     """
     path = Path(path)
     info = ShardsInfo.read_for(path, manifest)
@@ -74,23 +74,17 @@ def open_shards(path: str | Path, manifest: Manifest, verify: bool = False) -> S
         info.check_size(opened.file(shard), shard.size)
     for split in info.splits:
         info.check_ids(path, manifest, [split], [shard.ids for shard in opened.of_split(split)])
-    if verify:
-        verify_bytes(opened)
     return opened
 
 
-def verify_bytes(shards: ShardSet, alive: Callable[[], None] = lambda: None) -> None:
-    """Read every shard; raise GpufeedError unless its sha256 is that in the index.
+def verify(path: str | Path, manifest: Manifest, alive: Callable[[], None] = lambda: None) -> None:
+    """Open the shard set at `path` and read every shard; raise GpufeedError unless its sha256 is right.
 
     alive: as in `sha256_of`.
     """
+    shards = open_shards(path, manifest)
     for shard in shards.info.shards:
         shards.info.check_bytes(shards.file(shard), shard.sha256, alive)
-
-
-def verify(path: str | Path, manifest: Manifest, alive: Callable[[], None] = lambda: None) -> None:
-    """Open the shard set at `path` and check every byte, as `verify_bytes` does."""
-    verify_bytes(open_shards(path, manifest), alive)
 
 
 def files_of_split(path: str | Path, manifest: Manifest, split: str) -> list[Path]:

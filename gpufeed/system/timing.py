@@ -17,12 +17,12 @@ class Mark:
 
     __slots__ = ("event", "host_s")
 
-    def __init__(self, device: torch.device, stream: "torch.cuda.Stream | None" = None):
+    def __init__(self, device: torch.device):
         self.event = None
         self.host_s = time.perf_counter()
         if device.type == "cuda":
             self.event = torch.cuda.Event(enable_timing=True)
-            self.event.record(stream if stream is not None else torch.cuda.current_stream(device))
+            self.event.record(torch.cuda.current_stream(device))
 
     def ms_until(self, later: "Mark") -> float:
         """Return the milliseconds to a later mark; the device must have passed both."""

@@ -318,7 +318,7 @@ def made_ready(
 def cold_files(ready: Ready, steps: int | None) -> Iterator[None]:
     """Evict the files of an epoch from the page cache; read them in again at the end, for later cells.
 
-    steps: of the cell. Raises Skip if no file is read or the kernel keeps them, and GpufeedError for more
+    steps: of the cell. Raises Skip if no file is read or the kernel keeps them. Raises GpufeedError for more
     steps than an epoch has, since a second epoch would find the files in memory.
     """
     files, batches = ready.loader.files(), steps_in_epoch(ready.loader)

@@ -1,10 +1,10 @@
 """Resume a training that was killed, from its state on disk, which is written every so many steps.
 
-The state holds the weights, the optimiser, the gradient scaler, the next batch of every rank's loader, the
-random states of host and device, and the rows and epochs so far. The final weights are those of an
-uninterrupted training, bit by bit; with three ranks or more up to rounding, since DDP changes the layout of
-its gradients, and the order of their sums, after its first step. The times of a resumed training come from
-several processes and are no measurement.
+The state holds the weights, the optimiser, the gradient scaler, the random states of host and device, and the
+rows and epochs so far. It also names the next batch of every rank's loader. The final weights are those of an
+uninterrupted training, bit by bit. With three ranks or more they are so up to rounding: after its first step
+DDP changes the layout of its gradients, and so the order of their sums. The times of a resumed training come
+from several processes and are no measurement.
 
 At SIGTERM a training writes its state after the current step and ends. Several processes end after a step on
 which all agree.
@@ -85,13 +85,8 @@ class Checkpoints:
 
     def about(self, job: Training) -> dict[str, Any]:
         """Return the fields that a file must have to belong to this training."""
-        request, shapes = (
-            job.loader.request,
-            [
-                (name, list(tensor.shape), str(tensor.dtype))
-                for name, tensor in job.model.state_dict().items()
-            ],
-        )
+        request, weights = job.loader.request, job.model.state_dict()
+        shapes = [(name, list(tensor.shape), str(tensor.dtype)) for name, tensor in weights.items()]
         return {
             "owner": self.owner,
             "model": hashlib.sha256(json.dumps(shapes).encode()).hexdigest(),

@@ -74,9 +74,8 @@ def watch(
 def _at_exit(record: Stretches, path: Path | None, quiet: bool) -> None:
     """Write and print the result when the process ends, unless it is a forked one."""
     if record.pid == os.getpid() and record.steps:
-        if (
-            getattr(sys, "last_type", None) and record.deep is not None
-        ):  # after an error or Ctrl-C, end at once
+        # after an error or Ctrl-C, end at once
+        if getattr(sys, "last_type", None) and record.deep is not None:
             record.deep, record.unstaged = None, "the training ended with an error before they were measured"
         result.finish(record, path, quiet)
 

@@ -19,8 +19,7 @@ from gpufeed.watch.stages import COLLATE, DECODE, READ, SAMPLE, TRANSFORM
 # A smaller loss is not worth a change of loader, and within the scatter of a busy machine.
 LOSS, SURE = 0.08, 0.97  # SURE: bound for the upper end of utilization's interval, if there is one
 # Share of the time. Without an interval, a smaller loss is not blamed on the loader; a larger one is not
-# called
-# nothing, even if nothing waits at the fetch.
+# called nothing, even if nothing waits at the fetch.
 LITTLE = 0.15
 STALL = 1 / 3  # of the loss that must be waiting at the fetch; otherwise something else is slow
 FULL = 0.8  # share of the loader's queue that is ready: it keeps up, and the wait is for passing batches on
@@ -29,16 +28,11 @@ START, START_PERSISTENT = 0.05, 0.15  # of an epoch; a persistent worker still m
 # A fetch is late by so many steps, and at least so long, since a scheduler's hiccup is shorter.
 LATE_STEPS, LATE_S = 5, 0.1
 # Fewest late fetches, and their largest share. With N workers at most LATE_OF_ROUND / N: if one worker is
-# late in
-# every round, all of its samples are slow.
+# late in every round, all of its samples are slow.
 LATE_FETCHES, LATE_MOST, LATE_OF_ROUND = 2, 0.05, 0.5
 LATE_SHARE, LATE_OF_WAITS = 0.04, 0.5  # least share of the run, and of the excess time of all fetches
 LATE_BODIES = 1 / 3  # most that late steps may take of that: a busy machine is late everywhere
-GROWN, GROWN_MIDDLE, GROWN_STEP = (
-    3,
-    1.3,
-    0.2,
-)  # last third of the waits over the first and middle, and of a step
+GROWN, GROWN_MIDDLE, GROWN_STEP = 3, 1.3, 0.2  # last third of waits over the first, middle; share of a step
 GROWN_LEAST = 24  # fetches, or groups of as many as there are workers
 MEMORY_BYTES, MEMORY_SHARE, MEMORY_STEPS = 64 * 2**20, 0.1, 100  # growth beyond filling caches
 # Shares of the steps' time in which this thread uses the CPU (a busy machine halves it) and holds the GIL.

@@ -18,10 +18,7 @@ from gpufeed.system.statistics import summarise
 
 MOST = 4000  # the latest fetches, and steps, to keep at least
 MOST_POINTS = 400  # of a slope; more points are thinned out evenly
-LOOK_S, LOOK_SHARE = (
-    0.1,
-    0.003,
-)  # seconds between two looks at the processes, and their most share of the time
+LOOK_S, LOOK_SHARE = 0.1, 0.003  # seconds between two looks at the processes, and their most share of time
 FEW_BATCHES = 8  # fewest for a CPU time, which is counted in hundredths of a second
 KNOCK_S, KNOCKS = 0.02, 100  # seconds between two requests of the GIL, and their number
 FETCHING = 0.1  # share of the time in fetches below which they do not matter

@@ -259,9 +259,8 @@ class Stretches:
         self.deep: Any = None  # the loader, until its stages are measured
         self.stages: dict[str, Any] | None = None
         self.unstaged: str | None = None  # why the stages were not measured
-        self.copied: tuple[float, float] | None = (
-            None  # seconds to copy a batch, unchanged and if it were pinned
-        )
+        # seconds to copy a batch, unchanged and if it were pinned
+        self.copied: tuple[float, float] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -351,9 +350,8 @@ class Stretches:
 
     def _phases(self, length: int | None) -> Iterator[tuple[str, float]]:
         """Yield the phases of an epoch and their steps, from its second step on."""
-        end = (
-            math.inf if length is None else length - 1
-        )  # the last step, after which some loops request no more
+        # the last step, after which some loops request no more
+        end = math.inf if length is None else length - 1
         begins = not self.done and not self.unread
         lead = self.sizes.first if begins else self.sizes.epoch
         if lead > self.at:

@@ -83,9 +83,8 @@ def stop_torchrun(process: subprocess.Popen) -> None:
         process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        with suppress(
-            subprocess.TimeoutExpired
-        ):  # if an exception from a signal handler left Popen's lock taken
+        # if an exception from a signal handler left Popen's lock taken
+        with suppress(subprocess.TimeoutExpired):
             process.wait(KILLED_S)
     for member in family:
         with suppress(psutil.NoSuchProcess):

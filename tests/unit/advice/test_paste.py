@@ -93,7 +93,8 @@ def test_settings_reach_the_script():
 
 def test_the_share_of_the_jpeg_engines_is_that_measured_or_both_that_it_may_have_been():
     low, high = (share_of_engines(size, 7) for size in (ENGINES_FROM - 1, ENGINES_FROM))
-    rule = f"measured with {high} where files have {ENGINES_FROM // 1000} kB and more in the mean, with {low}"
+    size = f"a mean size of {ENGINES_FROM // 1000} kB and more"
+    rule = f"measured with {high} where files have {size}, with {low}"
     for loader in ("dali_gpu", "dali_gpu_reader"):
         text = paste.script(cell(loader, device="cuda"))
         assert rule in text

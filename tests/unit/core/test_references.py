@@ -246,7 +246,7 @@ TRIED = [  # what a process that imports it refuses: reference, options, found, 
     ("my_model.py:wide", {}, "shape (2, 4)", "shape (2, 3)", "num_classes"),
     ("my_model.py:Pair", {}, "returns a tuple for 2 images of 16 x 16", "one tensor", "logits"),
     ("my_model.py:fixed", {}, "raises RuntimeError for 2 images of 16 x 16", "that size", "recipe.size"),
-    ("needs_package.py:Net", {}, "No module named 'no_such_package'", "the package", "install it"),
+    ("needs_package.py:Net", {}, "No module named 'no_such_package'", "the package", "pip install"),
     ("script.py:Net", {}, "raises SystemExit", "can be imported", "main guard"),
 ]
 LOADERS_TRIED = [

@@ -29,7 +29,7 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import DecodeCounts, Outcome, sum_counts
 from gpufeed.loaders.streaming import StreamingLoader
 from gpufeed.loaders.strips import StripsLoader
-from gpufeed.report import interactive, load_records, tables, verdicts
+from gpufeed.report import load_records, tables, verdicts
 from gpufeed.report.sections import equivalence
 from gpufeed.stores.strips_build import build
 from gpufeed.stores.strips_reader import StripReader
@@ -251,10 +251,10 @@ def test_the_report_says_who_decoded_beside_the_pipeline(tmp_path):
         "Not decoded by the pipeline's own decoder were 25 % of the images of nvimgcodec by pillow and "
         "less than 0.1 % of the images of strips by pillow and simplejpeg." in verdict.sentence
     )
-    shown = interactive.shown(cells).set_index("Loader")["By other decoders (%)"]
-    assert shown["dali_gpu"] == 0
-    assert shown["nvimgcodec"] == 25
-    assert np.isnan(shown["resident"])
+    shares = cells.set_index("loader")["fell_back_share"]
+    assert shares["dali_gpu"] == 0
+    assert shares["nvimgcodec"] == 0.25
+    assert np.isnan(shares["resident"])
     (verdict,) = verdicts.answers(cells_of(tmp_path / "own", {"dali_gpu": {}, "resident": None}))
     assert "own decoder" not in verdict.sentence
     assert "reads" not in verdict.sentence

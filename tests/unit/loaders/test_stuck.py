@@ -64,9 +64,9 @@ def test_stuck_processes_cost_one_wait_and_are_killed(images, monkeypatch, stopp
             run(bulk, 60)
         assert time.perf_counter() - begin < 6
         assert not any(process.is_alive() for process in processes)
-        with pytest.raises(GpufeedError, match="no decoding process of simplejpeg any more"):
+        with pytest.raises(GpufeedError, match="no decoding process of simplejpeg left"):
             run(bulk, 60)
-        with pytest.raises(GpufeedError, match="no decoding process of simplejpeg any more"):
+        with pytest.raises(GpufeedError, match="no decoding process of simplejpeg left"):
             opened(bulk, paths)
     with open_bulk("simplejpeg", 3, CPU) as bulk:
         assert np.array_equal(run(opened(bulk, paths), 10), pixels[:10])

@@ -22,7 +22,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.stores import base
 from gpufeed.stores import shards_build as building
 from gpufeed.stores.shards_build import build, journal_path
-from gpufeed.stores.shards_store import ShardsInfo, open_shards, sample_name
+from gpufeed.stores.shards_store import ShardsInfo, open_shards, sample_name, verify
 
 
 @pytest.fixture
@@ -42,7 +42,8 @@ def members(data: bytes) -> dict[str, bytes]:
 def test_shards_hold_the_files_as_they_are_each_once(manifest):
     path = write_shards(manifest)
     files, paths = contents(path.parent), manifest.paths()
-    opened = open_shards(path, manifest, verify=True)
+    verify(path, manifest)
+    opened = open_shards(path, manifest)
     assert {shard.split for shard in opened.info.shards} == {"train", "test"}
     for split in ("train", "test"):
         shards = opened.of_split(split)
@@ -76,7 +77,7 @@ def test_any_number_of_shards_holds_each_sample_once(tmp_path_factory, samples, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(building, "MOST_BYTES", most_bytes)
         info = build(manifest, root / "shards.json", shards_per_split=least)
-    open_shards(root / "shards.json", manifest, verify=True)
+    verify(root / "shards.json", manifest)
     assert len(info.shards) == min(samples, max(least, -(-sum(map(len, files)) // most_bytes)))
     assert all(shard.ids for shard in info.shards)
     found = {}
@@ -142,7 +143,7 @@ def test_a_journal_of_something_else_is_not_believed(manifest, tmp_path, line):
     path = tmp_path / "shards.json"
     journal_path(path).write_text(line)
     build(manifest, path, shards_per_split=3)
-    open_shards(path, manifest, verify=True)
+    verify(path, manifest)
 
 
 def test_what_is_no_shard_set_of_this_manifest_is_refused(manifest, tmp_path):
@@ -152,7 +153,7 @@ def test_what_is_no_shard_set_of_this_manifest_is_refused(manifest, tmp_path):
     shard.write_bytes(data[:700] + b"x" + data[701:])
     open_shards(path, manifest)
     with pytest.raises(GpufeedError, match="sha256"):
-        open_shards(path, manifest, verify=True)
+        verify(path, manifest)
     shard.write_bytes(data[:-512])
     with pytest.raises(GpufeedError, match="bytes in"):
         open_shards(path, manifest)

@@ -47,7 +47,7 @@ def test_strips_of_images_that_are_to_be_resized_are_refused(tmp_path):
     manifest = dataset(tmp_path, KINDS, ("train", "test"))
     manifest.info = replace(manifest.info, resize=(24, 24))
     build(manifest, tmp_path / "strips.bin")
-    with pytest.raises(GpufeedError, match=r"brought to 24 x 24") as error:
+    with pytest.raises(GpufeedError, match=r"resized to 24 x 24") as error:
         build_from_strips(manifest, tmp_path / "strips.bin", tmp_path / "cache/strips.npy", CPU)
     assert "cache_decoder" in error.value.remedy
     assert not (tmp_path / "cache/strips.npy").exists()

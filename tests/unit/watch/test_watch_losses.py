@@ -29,8 +29,7 @@ def bursts(watched) -> int:
     return sum(one["kind"] == "compute_only" for one in watched.record.done)
 
 
-@pytest.mark.parametrize("accumulate", [1, 4])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("workers", "accumulate"), [(0, 1), (2, 4)])
 def test_a_plain_loop(tmp_path, accumulate, workers):
     unwatched = fixtures.train(fixtures.loader_of(STEPS, workers=workers), EPOCHS, accumulate)
     watched = gpufeed.watch(

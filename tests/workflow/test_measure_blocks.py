@@ -8,7 +8,8 @@ import sys
 
 import pytest
 import yaml
-from workflow_fixtures import ROOT, TINY, wait_until
+from process_fixtures import wait_until
+from workflow_fixtures import ROOT, TINY
 
 MEASURE = "results/reference/measure.py"
 

@@ -18,8 +18,8 @@ import torch
 import yaml
 from compose_fixtures import DATA, ITEMS, ROOT, TINY, start_in, train_in
 from data_fixtures import REPOSITORY
+from process_fixtures import wait_until
 from run_fixtures import files_of_the_page
-from workflow_fixtures import wait_until
 
 from gpufeed import predict
 from gpufeed.benchmarks.saved_models import model_file

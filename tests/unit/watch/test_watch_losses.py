@@ -14,13 +14,7 @@ import gpufeed
 STEPS, EPOCHS = 100, 3
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Such small steps take longer with more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def bursts(watched) -> int:

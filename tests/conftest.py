@@ -103,6 +103,26 @@ def photographs(tmp_path_factory) -> Path:
     return write_photographs(tmp_path_factory.mktemp("photographs"))
 
 
+@pytest.fixture(scope="module")
+def extension():
+    """The library, compiled once into torch's extension folder; skips where a node lacks a compiler."""
+    from gpufeed import native  # imports torch
+
+    if sentence := native.load().sentence:
+        pytest.skip(sentence)
+
+
+@pytest.fixture
+def one_thread():
+    """One thread for torch, as in a process that a test starts; small steps take longer with more."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def open_loader():
     """(name, request) -> that loader, open until the test ends; skips it where this node lacks something."""

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpufeed import native
+
 
 def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
@@ -13,3 +15,10 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.cuda)
             if not torch.cuda.is_available():
                 item.add_marker(pytest.mark.skip(reason="no CUDA GPU on this machine"))
+
+
+@pytest.fixture(scope="module")
+def extension():
+    """The library with its CUDA kernels; skips where the node lacks what they need."""
+    if sentence := native.status("cuda").sentence:
+        pytest.skip(sentence)

@@ -12,7 +12,6 @@ from photo_fixtures import photos, taken
 from test_dali_crops import RECIPE, dataset
 from test_file_loader import OPTIONS, OTHERS, by_pillow, mixture
 
-from gpufeed import native
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import epoch_order
@@ -22,13 +21,7 @@ CUDA = torch.device("cuda", 0)
 LATE_CYCLES = 400_000
 CROP = RandomResizedCrop(224, seed=3)
 
-
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library with its CUDA kernels."""
-    found = native.status("cuda")
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 @pytest.fixture(scope="module")

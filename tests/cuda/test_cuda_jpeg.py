@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from jpeg_fixtures import SAMPLINGS, anywhere, by_op, damaged, encoded, picture
 from stream_fixtures import wrong_beside_a_busy_stream
 
-from gpufeed import native
 from gpufeed.decoders.jpeg_groups import coding_of, grouped, joined
 from gpufeed.decoders.jpeg_parser import Refused, parse
 from gpufeed.decoders.pillow import PillowDecoder, rgb
@@ -19,13 +18,7 @@ from gpufeed.native.jpeg_op import decode_between, decode_jpegs
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
-
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library with its CUDA kernels."""
-    found = native.status("cuda")
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 def both(files: list[bytes], fancy: bool = True) -> tuple[np.ndarray, list[int]]:

@@ -11,7 +11,6 @@ from jpeg_batch_fixtures import chessboard, mixture, windows_in, with_restarts, 
 from jpeg_fixtures import damaged, encoded, picture
 from stream_fixtures import wrong_beside_a_busy_stream
 
-from gpufeed import native
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.augment.resample import resample
 from gpufeed.decoders.jpeg_batch import BatchDecoder
@@ -22,13 +21,7 @@ CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 NOT_SYNCHRONISED = 11
 RUNS = int(os.environ.get("GPUFEED_JPEG_RUNS", "100"))
 
-
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library with its CUDA kernels."""
-    found = native.status("cuda")
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 def both(files: list[bytes], windows: np.ndarray | None = None) -> list[int]:

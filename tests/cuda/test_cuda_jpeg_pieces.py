@@ -5,7 +5,6 @@ import torch
 from jpeg_fixtures import encoded, picture
 from stream_fixtures import wrong_beside_a_busy_stream
 
-from gpufeed import native
 from gpufeed.decoders.jpeg_groups import coding_of, joined
 from gpufeed.decoders.jpeg_parser import parse
 from gpufeed.native.jpeg_op import Coding, decode_jpegs
@@ -14,13 +13,7 @@ from gpufeed.native.jpeg_pieces import STAGES, PieceDecoder
 CUDA = torch.device("cuda", 0)
 PIECES = 2 * STAGES + 1  # each pinned buffer is used again within a call
 
-
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library with its CUDA kernels."""
-    found = native.status("cuda")
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 def images(count: int) -> tuple[torch.Tensor, torch.Tensor, Coding]:

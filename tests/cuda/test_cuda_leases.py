@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 from data_fixtures import REPOSITORY
-from workflow_fixtures import wait_until
+from process_fixtures import wait_until
 
 from gpufeed.system.devices import uuids_seen
 from gpufeed.system.gpu_locks import file_locks, gpu_listing

@@ -16,13 +16,7 @@ NARROW = (torch.bfloat16, torch.float16, torch.float32)
 RELATIVE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 ODD = [(7, 5), (3, 1), (1, 1), (2, 3, 129), (65, 1023), (1, 4099), (3000, 8), (513, 384)]
 
-
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library with CUDA kernels, compiled for this GPU; what the node lacks for it."""
-    found = native.status("cuda")
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 def random(*shape, dtype=torch.float32, seed=0, grad=False) -> torch.Tensor:

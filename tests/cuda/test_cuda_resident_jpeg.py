@@ -7,7 +7,6 @@ import torch
 from image_fixtures import request, write_files
 from test_resident_jpeg import HEIGHT, WIDTH, by_pillow, files
 
-from gpufeed import native
 from gpufeed.loaders import resident_jpeg
 from gpufeed.loaders.resident_jpeg import ResidentJpegLoader
 
@@ -16,13 +15,7 @@ COUNT, BATCH = 600, 16
 SLEEP_CYCLES = 500_000_000  # about 0.3 s on the GPU
 LATE_CYCLES = 400_000
 
-
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library with its CUDA kernels."""
-    found = native.status("cuda")
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 @pytest.fixture(scope="module")

@@ -36,14 +36,19 @@ def test_tables_of_the_copied_documents(tmp_path):
     held(made.tables(tmp_path), "*.csv")
 
 
+@pytest.mark.slow
 def test_parts_of_a_page_and_their_order(tmp_path):
     held(made.page(tmp_path), "page.txt")
 
 
-@pytest.mark.parametrize("config", made.CONFIGS)
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(name, marks=() if name == "demo" else pytest.mark.slow) for name in made.CONFIGS],
+)
 def test_the_plan_of_a_shipped_config(checkout, config):
     held(checkout.plan(config), f"plan-{config}.txt")
 
 
+@pytest.mark.slow
 def test_lines_for_slurm_of_a_shipped_config(checkout):
     held(checkout.lines(), "sbatch-*.txt")

@@ -1,33 +1,20 @@
 """The scripts of the rules download and prepare_dataset, with a global `snakemake` as in a run."""
 
 import hashlib
-import runpy
-from types import SimpleNamespace
 
 import pytest
-from data_fixtures import REPOSITORY
 from PIL import Image
+from workflow_fixtures import Named, run_script
 
 from gpufeed.datasets.manifest import Manifest
-
-
-class Named(dict):
-    """Like Snakemake's named lists: by attribute, or `get`."""
-
-    __getattr__ = dict.__getitem__
-
-
-def run(script: str, **job) -> None:
-    path = str(REPOSITORY / "workflow/scripts" / script)
-    runpy.run_path(path, {"snakemake": SimpleNamespace(**job)}, run_name="__main__")
 
 
 def download(tmp_path, sha256):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/a.bin").write_bytes(b"data")
     row = {"name": "a.bin", "sha256": sha256, "size": 4}
-    run(
-        "download.py",
+    run_script(
+        "download",
         params=Named(file=row),
         config={
             "sources": {"one": {"files": [row]}},
@@ -55,8 +42,8 @@ def test_download_of_a_wrong_file_ends_the_job_with_three_lines(tmp_path, capsys
 
 
 def test_prepare_dataset(tmp_path):
-    run(
-        "prepare_dataset.py",
+    run_script(
+        "prepare_dataset",
         input=Named(archives=[]),
         params=Named(
             layout="synthetic", dataset="small", options={"count": 20, "size": 8}, resize=[6, 4], quantity={}
@@ -81,8 +68,8 @@ def test_a_folder_of_images_of_several_sizes_is_for_some_recipes_which_the_log_s
     folder = {"path": str(tmp_path / "own"), "names": "a digest"}
 
     def prepare(resize):
-        run(
-            "prepare_dataset.py",
+        run_script(
+            "prepare_dataset",
             input=Named(archives=[]),
             params=Named(
                 layout="image_folder", dataset="own", options={}, resize=resize, folder=folder, quantity={}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from data_fixtures import REPOSITORY
-from workflow_fixtures import wait_until
+from process_fixtures import wait_until
 
 sys.path.append(str(REPOSITORY / "tests/cuda"))
 

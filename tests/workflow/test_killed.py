@@ -4,8 +4,8 @@ import time
 
 import psutil
 import pytest
-from process_fixtures import words
-from workflow_fixtures import SHORT, wait_until
+from process_fixtures import wait_until, words
+from workflow_fixtures import SHORT
 
 
 @pytest.mark.slow

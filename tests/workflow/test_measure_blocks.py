@@ -8,7 +8,8 @@ import sys
 
 import pytest
 import yaml
-from workflow_fixtures import ROOT, TINY, wait_until
+from process_fixtures import wait_until
+from workflow_fixtures import ROOT, TINY
 
 MEASURE = "results/reference/measure.py"
 
@@ -86,6 +87,7 @@ def test_who_stops_it_keeps_what_was_measured_and_nothing_goes_on(checkout, tmp_
     assert len(list((work / "results/gate").rglob("*.json"))) == 1
 
 
+@pytest.mark.slow
 def test_it_refuses_changes_and_more_cores_than_there_are(checkout, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(TINY))

@@ -14,8 +14,9 @@ import psutil
 import pytest
 import yaml
 from config_fixtures import merged
+from process_fixtures import wait_until
 from slurm_fixtures import ACCOUNT, PARTITION, QOS, answers, cluster, lacking, processes_of, run
-from workflow_fixtures import SHORT, wait_until
+from workflow_fixtures import SHORT
 
 from gpufeed.cluster.preflight.sbatch_answers import refusal
 from gpufeed.core.record import Record

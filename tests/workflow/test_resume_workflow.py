@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from process_fixtures import words
-from workflow_fixtures import SHORT, wait_until
+from process_fixtures import wait_until, words
+from workflow_fixtures import SHORT
 
 from gpufeed.benchmarks.saved_models.model_file import load
 from gpufeed.core.record import Record

@@ -9,9 +9,8 @@ from urllib.parse import unquote, urlparse
 import psutil
 import pytest
 import yaml
-from process_fixtures import left_after, words
+from process_fixtures import left_after, wait_until, words
 from run_fixtures import make_folder, measured, run, start
-from workflow_fixtures import wait_until
 
 pytestmark = pytest.mark.slow
 FEW = ("--size", "32", "--batch-size", "8", "--steps", "4", "--gpus", "0", "--quick")

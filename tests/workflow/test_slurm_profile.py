@@ -11,7 +11,8 @@ import time
 import pytest
 import yaml
 from data_fixtures import REPOSITORY
-from workflow_fixtures import TINY, wait_until
+from process_fixtures import wait_until
+from workflow_fixtures import TINY
 
 COMMANDS = ("sbatch", "sacct", "sacctmgr", "scancel", "scontrol", "sinfo", "squeue", "srun")
 WORKERS = 12

@@ -89,6 +89,7 @@ def test_a_wrong_config_stops_before_anything_is_planned(workflow):
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["test.yaml", "config/config.yaml"])
 def test_an_experiment_that_is_there_twice_stops_before_anything_is_planned(workflow, name):
     flow = workflow(TINY)
@@ -130,6 +131,7 @@ def obey_permissions():
     ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP
 
 
+@pytest.mark.slow
 def test_a_clone_that_may_not_be_written_is_three_lines(workflow):
     flow = workflow(SHORT)
     flow.folder.chmod(0o555)

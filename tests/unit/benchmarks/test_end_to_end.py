@@ -1,9 +1,7 @@
-import runpy
 import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 
 import measure_fixtures as toys
 import pandas as pd
@@ -11,6 +9,7 @@ import pytest
 import torch
 from data_fixtures import needs_eviction
 from image_fixtures import request, write_dataset
+from workflow_fixtures import Named, run_script
 
 from gpufeed.benchmarks.end_to_end import COLUMNS, dataset_facts, measure
 from gpufeed.core.cells import Cell, cell_id
@@ -321,13 +320,6 @@ def test_what_the_first_optimiser_imports_is_there_before_the_set_up():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-class Named(SimpleNamespace):
-    """The part of Snakemake's named lists that scripts use."""
-
-    def get(self, name, default=None):
-        return getattr(self, name, default)
-
-
 @pytest.mark.parametrize(
     ("loader", "status", "said", "telemetry", "resume"),
     [
@@ -337,7 +329,7 @@ class Named(SimpleNamespace):
     ],
 )
 def test_the_script_writes_both_files_and_ends_well(
-    tmp_path, request, monkeypatch, capsys, loader, status, said, telemetry, resume
+    tmp_path, monkeypatch, capsys, loader, status, said, telemetry, resume
 ):
     toys.register(monkeypatch)
     monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
@@ -346,11 +338,9 @@ def test_the_script_writes_both_files_and_ends_well(
     folder = tmp_path / cell["experiment"] / cell_id(cell)
     folder.mkdir(parents=True)
     steps, record = folder / "0.steps.parquet", folder / "0.json"
-    job = Named(
-        input=Named(
-            manifest=str(toys.toy_manifest(tmp_path).write()),
-            cache=[],
-        ),
+    run_script(
+        "measure_cell",
+        input=Named(manifest=str(toys.toy_manifest(tmp_path).write()), cache=[]),
         output=Named(record=str(record), steps=str(steps)),
         params=Named(repeat=0, attempt=2, least_s=0.0, code="digest"),
         wildcards=Named(experiment="toy", cell="toy-cell", repeat="0"),
@@ -364,8 +354,6 @@ def test_the_script_writes_both_files_and_ends_well(
         threads=torch.get_num_threads(),
         resources={},
     )
-    script = request.config.rootpath / "workflow/scripts/measure_cell.py"
-    runpy.run_path(str(script), {"snakemake": job}, run_name="__main__")
     found = Record.read(record)
     assert (found.status, found.attempt, found.planned_on) == (status, 2, "login2")
     assert (found.telemetry is not None) == (telemetry is True and status == "done")

@@ -8,8 +8,7 @@ import time
 
 import psutil
 import pytest
-from process_fixtures import left_after
-from workflow_fixtures import wait_until
+from process_fixtures import left_after, wait_until
 
 from gpufeed.cli import run_process
 from gpufeed.cli.run_process import INTERRUPTED, follow

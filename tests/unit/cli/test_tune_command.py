@@ -12,6 +12,7 @@ from gpufeed.core.record import TUNED
 from gpufeed.tune import USAGE, main
 
 
+@pytest.mark.slow
 def test_one_command_ends_in_a_table_and_lines_to_paste(tmp_path):
     command = [sys.executable, "-P", "-m", "gpufeed.tune", *TINY, "hydra.run.dir=first"]
     environment = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"}

@@ -169,6 +169,7 @@ def test_other_documents_are_held_to_the_same(tmp_path):
         CEILINGS.read(moved)
 
 
+@pytest.mark.slow
 def test_every_published_document_agrees_with_itself():
     counted = dict.fromkeys(PUBLISHED, 0)
     for place, document in PUBLISHED.items():

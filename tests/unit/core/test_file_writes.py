@@ -11,7 +11,7 @@ import pytest
 import torch
 from data_fixtures import files_below, files_of_at_most
 from record_fixtures import cell, unfinished, write
-from test_data_scripts import Named, run
+from workflow_fixtures import Named, run_script
 
 from gpufeed.benchmarks.inference import exported_files as exports
 from gpufeed.benchmarks.saved_models.model_file import save
@@ -141,8 +141,8 @@ def test_an_export_that_does_not_fit_is_a_row_that_says_so(tmp_path):
 
 
 def tabulate(folder: Path, records: list[Path]) -> None:
-    run(
-        "tabulate.py",
+    run_script(
+        "tabulate",
         input=Named(records=[str(path) for path in records]),
         output=Named(cells=str(folder / "tables/cells.csv"), batches=str(folder / "tables/batches.csv")),
         log=[str(folder / "logs/tabulate.log")],

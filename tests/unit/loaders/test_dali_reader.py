@@ -12,7 +12,8 @@ import torch
 from hostile_fixtures import available, saved
 from image_fixtures import request as wanted
 from image_fixtures import write_files
-from photo_fixtures import COUNT, shaded, taken, wait_until
+from photo_fixtures import COUNT, shaded, taken
+from process_fixtures import wait_until
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import load

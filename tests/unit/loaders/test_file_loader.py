@@ -11,8 +11,9 @@ from gate_fixtures import judged, task_for
 from hostile_fixtures import saved
 from image_fixtures import loader_threads, write_cache, write_files
 from image_fixtures import request as wanted
-from photo_fixtures import photos, taken, wait_until
+from photo_fixtures import photos, taken
 from photograph_fixtures import KINDS, encoded, waves
+from process_fixtures import wait_until
 from test_dali_crops import RECIPE, SIZES, dataset
 
 from gpufeed import native

@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 from image_fixtures import loader_threads, request, write_cache, write_dataset, write_shards
+from process_fixtures import wait_until
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import LOADERS, load
@@ -189,13 +190,6 @@ def test_state_counts_delivered_batches_not_fetched_ones(manifest):
         ahead = loader.prefetcher
         wait_until(ahead.ready.full)
         assert loader.state_dict()["next_batch"] == 1
-
-
-def wait_until(condition, seconds: float = 5) -> None:
-    end = time.perf_counter() + seconds
-    while not condition() and time.perf_counter() < end:
-        time.sleep(0.005)
-    assert condition()
 
 
 def host_batches(count: int, seen: list[int]):

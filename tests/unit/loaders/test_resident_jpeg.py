@@ -20,13 +20,7 @@ from gpufeed.loaders.resident_jpeg import ResidentJpegLoader
 
 HEIGHT, WIDTH = 24, 40
 
-
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library, compiled once into torch's extension folder; what a node without a compiler lacks."""
-    found = native.load()
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 def image(number: int) -> np.ndarray:

@@ -17,8 +17,7 @@ import torch
 from data_fixtures import REPOSITORY
 from hostile_fixtures import hostile_files, photo, saved
 from image_fixtures import MEAN, STD, request, write_files
-from photo_fixtures import wait_until
-from process_fixtures import left_after, words
+from process_fixtures import left_after, wait_until, words
 from transform_fixtures import (
     brief,
     exiting,

@@ -13,7 +13,8 @@ import torch
 from hostile_fixtures import available, photo, saved
 from image_fixtures import loader_threads, write_dataset, write_files
 from image_fixtures import request as wanted
-from photo_fixtures import COUNT, photos, taken, wait_until
+from photo_fixtures import COUNT, photos, taken
+from process_fixtures import wait_until
 
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import DECODERS, LOADERS, load

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from image_fixtures import request
+from process_fixtures import wait_until
 from test_strips_set import dataset
 
 from gpufeed.core.errors import GpufeedError
@@ -189,13 +190,6 @@ def test_an_error_ahead_is_raised_where_it_is_still_there(make, manifest, monkey
         with pytest.raises(GpufeedError, match="a strip that cannot be read"):
             list(loader)
     check_epoch(loader, manifest)
-
-
-def wait_until(condition, seconds: float = 10) -> None:
-    end = time.perf_counter() + seconds
-    while not condition() and time.perf_counter() < end:
-        time.sleep(0.005)
-    assert condition()
 
 
 def test_unshuffled_windows_come_strip_by_strip(make, manifest, images_a_window):

@@ -1,6 +1,7 @@
 """Models: the contract of all that are registered, and what each has of its own."""
 
 import sys
+from functools import cache
 
 import pytest
 import torch
@@ -24,9 +25,15 @@ def made(name, classes=5, seed=3, **changes):
         pytest.skip(str(lacking))
 
 
+@pytest.fixture(scope="module")
+def usual():
+    """As `made` with nothing but a name, each built once; tests leave the weights as they are."""
+    return cache(made)
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_gives_a_finite_logit_a_class_and_a_gradient_to_every_weight(name):
-    model = made(name)
+def test_every_model_gives_a_finite_logit_a_class_and_a_gradient_to_every_weight(name, usual):
+    model = usual(name).train()
     logits = model(torch.rand(3, 3, *SIZES[name]))
     assert logits.shape == (3, 5)
     assert logits.dtype == torch.float32
@@ -45,8 +52,8 @@ def test_every_model_is_made_by_its_seed_alone(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_gives_the_same_in_either_layout_and_for_each_image_alone(name):
-    model, images = made(name).eval(), torch.rand(4, 3, *SIZES[name])
+def test_every_model_gives_the_same_in_either_layout_and_for_each_image_alone(name, usual):
+    model, images = usual(name).eval(), torch.rand(4, 3, *SIZES[name])
     with torch.inference_mode():
         expected = model(images)
         laid_out = images.contiguous(memory_format=torch.channels_last)
@@ -55,9 +62,9 @@ def test_every_model_gives_the_same_in_either_layout_and_for_each_image_alone(na
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_runs_under_autocast(name):
+def test_every_model_runs_under_autocast(name, usual):
     with torch.autocast("cpu", torch.bfloat16):
-        logits = made(name)(torch.rand(2, 3, *SIZES[name]))
+        logits = usual(name).eval()(torch.rand(2, 3, *SIZES[name]))
     assert logits.dtype == torch.bfloat16
 
     assert torch.isfinite(logits).all()
@@ -72,10 +79,10 @@ def test_the_notebooks_network_has_its_weights_and_no_other_size():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_portable_form_of_every_model_takes_its_weights(name):
+def test_the_portable_form_of_every_model_takes_its_weights(name, usual):
     options = read_hyper("model", name)
     assert set(portable(options)) == set(options)
-    made(name, **portable(options)).load_state_dict(made(name).state_dict())
+    made(name, **portable(options)).load_state_dict(usual(name).state_dict())
 
 
 @pytest.mark.parametrize("side", [1, 2, 7, 28, 32, 65])

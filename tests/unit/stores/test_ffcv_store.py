@@ -56,6 +56,7 @@ def test_lossless_files_stand_as_their_pixels(manifest):
     assert (info.count, info.jpegs, info.size) == (len(manifest), 0, path.stat().st_size)
 
 
+@pytest.mark.slow
 def test_the_bytes_are_those_of_ffcvs_own_writer(manifest, tmp_path, monkeypatch):
     pytest.importorskip("ffcv", exc_type=ImportError)
     import torch

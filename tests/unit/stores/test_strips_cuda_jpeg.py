@@ -5,7 +5,6 @@ import pytest
 import torch
 from jpeg_fixtures import encoded, picture, turbo
 
-from gpufeed import native
 from gpufeed.decoders.jpeg_parser import parse
 from gpufeed.decoders.strip_joiner import join
 from gpufeed.stores.strip_backends.cuda_jpeg import CudaJpegStrips
@@ -13,13 +12,7 @@ from gpufeed.stores.strips_store import Strip
 
 CPU = torch.device("cpu")
 
-
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library, compiled once into torch's extension folder; what a node without a compiler lacks."""
-    found = native.load()
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 def strip_of(files: list[bytes]) -> tuple[np.ndarray, Strip]:

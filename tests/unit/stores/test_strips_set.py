@@ -3,10 +3,8 @@
 import errno
 import io
 import os
-import runpy
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from image_fixtures import MEAN, STD, strip_bytes
 from PIL import Image
+from workflow_fixtures import Named, run_script
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
@@ -280,13 +279,13 @@ def test_bad_requests(manifest, path, options, sentence):
 
 
 def test_script(manifest, path, tmp_path):
-    job = SimpleNamespace(
-        input=SimpleNamespace(manifest=manifest.root / "manifest.parquet"),
-        output=SimpleNamespace(strips=path),
+    run_script(
+        "build_strips",
+        input=Named(manifest=manifest.root / "manifest.parquet"),
+        output=Named(strips=path),
         log=[tmp_path / "log"],
         threads=1,
     )
-    runpy.run_path(str(ROOT / "workflow/scripts/build_strips.py"), {"snakemake": job}, run_name="__main__")
     assert open_strips(path, manifest).info.joined == 12
     text = (tmp_path / "log").read_text()
     assert "12 of 14 files in 3 strips" in text

@@ -108,6 +108,7 @@ def own_faults_of_steps(steps: int) -> int:
     return faults_of(os.getpid()) - before
 
 
+@pytest.mark.slow
 def test_processes_of_a_pool_fault_no_pages(request):
     """From a parent of its own: in this one some test may have asked for more memory than there is."""
     code = POOL.format(root=str(request.config.rootpath), here=str(Path(__file__).parent))

@@ -27,14 +27,6 @@ def deaf_afterwards():
     sigterm_handler._state.handled = sigterm_handler._state.received = False
 
 
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in the processes that are ended
-    yield
-    torch.set_num_threads(threads)
-
-
 def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 

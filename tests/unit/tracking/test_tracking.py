@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from process_fixtures import wait_until
 from record_fixtures import cell, record
-from workflow_fixtures import wait_until
 
 from gpufeed.core.cells import Cell
 from gpufeed.tracking import wandb_run as run_module

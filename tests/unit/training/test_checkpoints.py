@@ -308,14 +308,6 @@ def test_what_a_job_keeps_is_removed_once_it_has_written_what_it_makes(tmp_path,
     assert [path.name for path in tmp_path.rglob("*")] == (["kept", "model.pt"] if beside else [])
 
 
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in the process that is killed
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "loader"),

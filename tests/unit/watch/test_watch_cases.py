@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 import watch_cases as planted
 
 import gpufeed
@@ -12,12 +11,7 @@ TOLERANCE = 0.06  # of AU: fetching a batch, and what a framework does between s
 BY_NAME = {case.name: case for case in planted.KINDS}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_truth_follows_from_what_is_planted(monkeypatch):

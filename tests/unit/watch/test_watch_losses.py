@@ -14,13 +14,7 @@ import gpufeed
 STEPS, EPOCHS = 100, 3
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Such small steps take longer with more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def bursts(watched) -> int:
@@ -29,8 +23,7 @@ def bursts(watched) -> int:
     return sum(one["kind"] == "compute_only" for one in watched.record.done)
 
 
-@pytest.mark.parametrize("accumulate", [1, 4])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("workers", "accumulate"), [(0, 1), (2, 4)])
 def test_a_plain_loop(tmp_path, accumulate, workers):
     unwatched = fixtures.train(fixtures.loader_of(STEPS, workers=workers), EPOCHS, accumulate)
     watched = gpufeed.watch(

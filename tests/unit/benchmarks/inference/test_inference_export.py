@@ -133,7 +133,7 @@ def test_the_int8_file_is_what_tensorrt_asks_for(case, exported, tmp_path):
     assert 0 < difference < INT8_TOLERANCE * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("case", ["vit_class_token", "simple_cnn"])
+@pytest.mark.parametrize("case", ["simple_cnn", pytest.param("vit_class_token", marks=pytest.mark.slow)])
 def test_half_files_have_no_float32_but_input_and_output_and_say_the_same(case, exported, tmp_path):
     modules, saved, int8 = onnx(), made.saved(case), tmp_path / "int8.onnx"
     quantise.quantise(exported(case)[0] / "model.onnx", made.noise(16).numpy(), "minmax", int8)

@@ -1,14 +1,13 @@
 """What a measurement of a model in use says: accuracy, times, and why a backend has none."""
 
 import copy
-import runpy
 import statistics
 import time
-from types import SimpleNamespace
 
 import measure_fixtures as toys
 import pytest
 import torch
+from workflow_fixtures import Named, run_script
 
 from gpufeed.benchmarks.inference import inference_row
 from gpufeed.benchmarks.inference.backend import Ready, forward_of
@@ -19,7 +18,6 @@ from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.benchmarks.saved_models.train_model import train_model
 from gpufeed.core import record, registry
 from gpufeed.core.cells import cell_id
-from gpufeed.core.config import ROOT
 from gpufeed.core.document import validator
 from gpufeed.core.errors import Skip
 from gpufeed.core.plan_inference import pairs
@@ -235,13 +233,6 @@ def test_the_schemas_are_closed_and_describe_every_key(document):
     assert [name for part in parts for name, field in properties(part) if not field.get("description")] == []
 
 
-class Named(SimpleNamespace):
-    """The part of Snakemake's named lists that scripts use."""
-
-    def get(self, name, default=None):
-        return getattr(self, name, default)
-
-
 def test_the_scripts_write_their_files_one_after_another(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
     toys.register(monkeypatch)
@@ -272,8 +263,7 @@ def test_the_scripts_write_their_files_one_after_another(tmp_path, monkeypatch):
         ("quantise_model", Named(quantised=lists["quantised"], files=at["quantised"])),
         ("measure_inference", Named(inference=at["found.json"])),
     ):
-        job = Named(input=inputs, output=output, params=params, **common)
-        runpy.run_path(str(ROOT / f"workflow/scripts/{script}.py"), {"snakemake": job}, run_name="__main__")
+        run_script(script, input=inputs, output=output, params=params, **common)
     assert {row["status"] for row in EXPORTED.read(lists["exported"])["rows"]} == {"done"}
     assert EXPORTED.read(lists["quantised"])["planned_on"] == "login2"
     found = record.INFERENCE.read(at["found.json"])

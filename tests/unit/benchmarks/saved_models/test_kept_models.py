@@ -1,8 +1,6 @@
 """Which models are kept, what training and evaluating them leave behind, and the confusion matrix."""
 
 import copy
-import runpy
-from types import SimpleNamespace
 
 import measure_fixtures as toys
 import numpy as np
@@ -11,6 +9,7 @@ import torch
 from config_fixtures import merged
 from hypothesis import given
 from hypothesis import strategies as st
+from workflow_fixtures import Named, run_script
 
 from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.benchmarks.saved_models.evaluation import (
@@ -23,7 +22,7 @@ from gpufeed.benchmarks.saved_models.image_files import samples
 from gpufeed.benchmarks.saved_models.model_file import load, save
 from gpufeed.benchmarks.saved_models.train_model import train_model
 from gpufeed.core.cells import cell_id
-from gpufeed.core.config import ROOT, planned
+from gpufeed.core.config import planned
 from gpufeed.core.document import validator
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import EVALUATION, MODEL
@@ -227,13 +226,6 @@ def test_classes_of_another_dataset_fail_the_evaluation(toy, tmp_path):
     assert "the same classes in the same order" in found["sentence"]
 
 
-class Named(SimpleNamespace):
-    """The part of Snakemake's named lists that scripts use."""
-
-    def get(self, name, default=None):
-        return getattr(self, name, default)
-
-
 @pytest.mark.parametrize(("loader", "status"), [("ToyLoader", "done"), ("BreakingLoader", "failed")])
 def test_the_scripts_write_their_files_and_end_well(tmp_path, monkeypatch, capsys, loader, status):
     toys.register(monkeypatch)
@@ -253,8 +245,7 @@ def test_the_scripts_write_their_files_and_end_well(tmp_path, monkeypatch, capsy
         ("train_model", Named(model=files["model.pt"], about=files["model.json"])),
         ("evaluate_model", Named(evaluation=files["evaluation.json"])),
     ):
-        job = Named(input=copy.copy(inputs), output=output, **common)
-        runpy.run_path(str(ROOT / f"workflow/scripts/{script}.py"), {"snakemake": job}, run_name="__main__")
+        run_script(script, input=copy.copy(inputs), output=output, **common)
     about, found = MODEL.read(files["model.json"]), EVALUATION.read(files["evaluation.json"])
     assert (about["status"], about["attempt"], about["planned_on"]) == (status, 4, "login2")
     assert found["status"] == ("done" if status == "done" else "skipped")

@@ -4,8 +4,6 @@ import base64
 import csv
 import io
 import re
-import runpy
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import ceilings_fixtures as made
@@ -15,11 +13,12 @@ import pytest
 import record_fixtures as records
 from config_fixtures import merged
 from image_fixtures import write_dataset
+from workflow_fixtures import Named, run_script
 
 from gpufeed.benchmarks.ceilings.stages import difference
 from gpufeed.core import plan_ceilings
 from gpufeed.core.cells import cell_id
-from gpufeed.core.config import ROOT, planned
+from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import CEILINGS
 from gpufeed.report import publish, style
@@ -278,33 +277,22 @@ def test_a_wrong_key_is_told_before_anything_is_planned(ceilings, found):
 # --- the scripts
 
 
-class Named(SimpleNamespace):
-    """The part of Snakemake's named lists that scripts use."""
-
-    def get(self, name, default=None):
-        return getattr(self, name, default)
-
-
 def test_the_script_writes_the_document_and_says_the_verdict(tmp_path, monkeypatch, capfd):
     made.register(monkeypatch)
     monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
     cell = made.planted(model="SlowModel")
     toys.give_cell(monkeypatch, cell)
     found_at = tmp_path / cell["experiment"] / f"{cell_id(cell)}.json"
-    snakemake = SimpleNamespace(
-        input=Named(
-            manifest=str(write_dataset(tmp_path / "tiny", train=5).root / "manifest.parquet"),
-            cache=[],
-        ),
+    manifest = write_dataset(tmp_path / "tiny", train=5).root / "manifest.parquet"
+    run_script(
+        "measure_ceilings",
+        input=Named(manifest=str(manifest), cache=[]),
         output=Named(ceilings=str(found_at)),
         params=Named(settings={"pairs": 6, "least_s": 0.01}, attempt=4),
         wildcards=Named(cell="planted"),
         log=[str(tmp_path / "job.log")],
         threads=1,
         resources={},
-    )
-    runpy.run_path(
-        str(ROOT / "workflow/scripts/measure_ceilings.py"), {"snakemake": snakemake}, run_name="__main__"
     )
     found = CEILINGS.read(found_at)
     assert (found["status"], found["attempt"], found["planned_on"]) == ("done", 4, "login2")

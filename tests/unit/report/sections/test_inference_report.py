@@ -1,17 +1,16 @@
 """What the report says, draws and tabulates of models in use."""
 
 import csv
-import runpy
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import inference_fixtures as made
 import pytest
 import record_fixtures as records
 from config_fixtures import merged
+from workflow_fixtures import Named, run_script
 
 from gpufeed.core import plan_inference
-from gpufeed.core.config import ROOT, planned
+from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.report import publish, wording
 from gpufeed.report.sections import inference_rows
@@ -139,10 +138,8 @@ def test_rates_are_divided_by_eager_of_the_same_precision():
 def test_table_and_figure_are_written_by_the_script(tmp_path):
     paths = [made.write(tmp_path, measured())]
     paths.append(made.write(tmp_path / "another", stopped()))
-    out = SimpleNamespace(table=str(tmp_path / "t.csv"), figure=str(tmp_path / "f.svg"))
-    job = SimpleNamespace(input=paths, output=out, log=[str(tmp_path / "job.log")])
-    script = ROOT / "workflow/scripts/plot_inference.py"
-    runpy.run_path(str(script), {"snakemake": job}, run_name="__main__")
+    out = Named(table=str(tmp_path / "t.csv"), figure=str(tmp_path / "f.svg"))
+    run_script("plot_inference", input=paths, output=out, log=[str(tmp_path / "job.log")])
     with open(out.table, newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 7

@@ -91,6 +91,8 @@ def test_few_sweeps_are_drawn_too(tmp_path, gpu):
     assert decoding.draw_crossover(points).axes
     nothing = decoding.draw_crossover(points[points["decoder"] == "none"])
     assert "Nothing to draw" in nothing.texts[0].get_text()
+    one_dataset = decoding.draw_decoding(points[points["side"] == 64])
+    assert len(one_dataset.axes) == 2  # batch sizes above page caches
     nothing = decoding.draw_decoding(points[points["main"] & (points["cache"] == "warm")])
     assert "Nothing to draw" in nothing.texts[0].get_text()
 

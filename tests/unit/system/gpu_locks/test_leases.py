@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 from lease_fixtures import planted, uuid
-from workflow_fixtures import wait_until
+from process_fixtures import wait_until
 
 from gpufeed.benchmarks.end_to_end import start_up
 from gpufeed.core.errors import GpufeedError, Skip

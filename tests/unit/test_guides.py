@@ -135,8 +135,9 @@ def is_command(span: str) -> bool:
             return is_file("train.py") and composes(*arguments)
         case ["pip", "install", "."] | ["python", "setup.py", "install"]:
             return is_file("setup.py")
-        case ["pip", "install", extra, "--constraint", file]:
-            return f"\n{extra[2:-1]} = [" in (REPOSITORY / "pyproject.toml").read_text() and is_file(file)
+        case ["pip", "install", extras, "--constraint", file]:
+            project = (REPOSITORY / "pyproject.toml").read_text()
+            return all(f"\n{extra} = [" in project for extra in extras[2:-1].split(",")) and is_file(file)
         case ["docker", "compose", "up", "--build"]:
             return is_file("compose.yaml")
     return False

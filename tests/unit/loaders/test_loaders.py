@@ -83,7 +83,7 @@ def test_killed_worker_is_an_error_and_no_hang(manifest, name):
         kill_workers_after_first_batch(loader)
     assert time.perf_counter() - begin < 30
     assert error.type is GpufeedError
-    assert "1 worker processes" in error.value.expected
+    assert "1 running worker processes" in error.value.expected
 
 
 class Cycle:

@@ -205,8 +205,11 @@ class Terminal(logging.Handler):
         stage, (verb, noun) = STAGE_OF[job.rule_name], STAGES[STAGE_OF[job.rule_name]]
         if self.dryrun or self.is_quiet:
             return []
-        if job.rule_name == "measure_cell" and not self.known.prints(job.wildcards["experiment"]):
-            self.status(f"now: {self.name_of(job)}, {counted(job.wildcards['repeat'])}")
+        if job.rule_name == "measure_cell":
+            if not self.known.prints(job.wildcards["experiment"]):
+                self.status(f"now: {self.name_of(job)}, {counted(job.wildcards['repeat'])}")
+            if not job.wildcards["repeat"].isdecimal():
+                stage, verb, noun = ("again",), "Measuring once more what other processes disturbed", ""
         if stage in self.stages or not verb:
             return []
         self.stages.add(stage)

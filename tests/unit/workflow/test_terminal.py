@@ -90,6 +90,11 @@ def test_a_cell_is_one_line_and_its_later_repeats_one_a_block(screen):
         ours.send(**job)
     assert ours.finish(3) == ""
     assert ours.finish(4) == "e: repeat 2 of each cell is done\n"
+    said = [
+        ours.send(**ours.job(5 + n, cell=cell, repeat="0-again", **rate(1))) for n, cell in enumerate("ab")
+    ]
+    assert said == ["Measuring once more what other processes disturbed\n", ""]
+    assert ours.finish(5) == ours.finish(6) == ""
 
 
 def test_a_skipped_cell_says_what_it_lacks_once_and_a_failed_one_where_its_log_is(screen):

@@ -84,7 +84,8 @@ def installed(workflow: Any, logger: logging.Logger) -> "Terminal | None":
     if asked.printshellcmds or asked.verbose or asked.debug_dag:
         return None
     terminal = Terminal(plain, asked.dryrun, asked.quiet or ())
-    os.environ |= {QUIET: "1", "TQDM_LEAVE": ""}  # bars of jobs are wiped once they are full
+    # bars of jobs are wiped once they are full, and not drawn into files
+    os.environ |= {QUIET: "1"} | ({"TQDM_LEAVE": ""} if terminal.on_terminal else {"TQDM_DISABLE": "1"})
     logger.removeHandler(plain)
     logger.addHandler(terminal)
     return terminal

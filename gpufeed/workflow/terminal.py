@@ -84,7 +84,8 @@ def installed(workflow: Any, logger: logging.Logger) -> "Terminal | None":
     if asked.printshellcmds or asked.verbose or asked.debug_dag:
         return None
     terminal = Terminal(plain, asked.dryrun, asked.quiet or ())
-    os.environ |= {QUIET: "1", "TQDM_LEAVE": ""}  # bars of jobs are wiped once they are full
+    # bars of jobs are wiped once they are full, and not drawn into files
+    os.environ |= {QUIET: "1"} | ({"TQDM_LEAVE": ""} if terminal.on_terminal else {"TQDM_DISABLE": "1"})
     logger.removeHandler(plain)
     logger.addHandler(terminal)
     return terminal
@@ -205,8 +206,11 @@ class Terminal(logging.Handler):
         stage, (verb, noun) = STAGE_OF[job.rule_name], STAGES[STAGE_OF[job.rule_name]]
         if self.dryrun or self.is_quiet:
             return []
-        if job.rule_name == "measure_cell" and not self.known.prints(job.wildcards["experiment"]):
-            self.status(f"now: {self.name_of(job)}, {counted(job.wildcards['repeat'])}")
+        if job.rule_name == "measure_cell":
+            if not self.known.prints(job.wildcards["experiment"]):
+                self.status(f"now: {self.name_of(job)}, {counted(job.wildcards['repeat'])}")
+            if not job.wildcards["repeat"].isdecimal():
+                stage, verb, noun = ("again",), "Measuring once more what other processes disturbed", ""
         if stage in self.stages or not verb:
             return []
         self.stages.add(stage)

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -90,6 +91,11 @@ def test_a_cell_is_one_line_and_its_later_repeats_one_a_block(screen):
         ours.send(**job)
     assert ours.finish(3) == ""
     assert ours.finish(4) == "e: repeat 2 of each cell is done\n"
+    said = [
+        ours.send(**ours.job(5 + n, cell=cell, repeat="0-again", **rate(1))) for n, cell in enumerate("ab")
+    ]
+    assert said == ["Measuring once more what other processes disturbed\n", ""]
+    assert ours.finish(5) == ours.finish(6) == ""
 
 
 def test_a_skipped_cell_says_what_it_lacks_once_and_a_failed_one_where_its_log_is(screen):
@@ -236,7 +242,7 @@ def test_a_duration_has_the_unit_that_suits_it(seconds, text):
     [({}, True), ({"verbose": True}, False), ({"printshellcmds": True}, False), ({"main": False}, False)],
 )
 def test_it_replaces_snakemake_s_handler_alone_and_not_where_all_is_asked_for(changes, replaced, monkeypatch):
-    monkeypatch.setenv("GPUFEED_QUIET", "")
+    monkeypatch.setattr(os, "environ", {})
     asked = {"printshellcmds": False, "verbose": False, "debug_dag": False, "dryrun": False, "quiet": None}
     workflow = SimpleNamespace(
         is_main_process=changes.pop("main", True), output_settings=SimpleNamespace(**(asked | changes))
@@ -251,6 +257,7 @@ def test_it_replaces_snakemake_s_handler_alone_and_not_where_all_is_asked_for(ch
     found = installed(workflow, logger)
     assert (found is not None) is replaced
     assert logger.handlers == [found or plain]
+    assert os.environ == ({"GPUFEED_QUIET": "1", "TQDM_DISABLE": "1"} if replaced else {})
 
 
 def test_no_color_holds_for_snakemake_s_own_words_too(monkeypatch):

@@ -128,7 +128,7 @@ def browse(folder: Path, page: Path, width: int = 1440, dark: bool = False) -> t
         f"--blink-settings=preferredColorScheme={int(not dark)}", "--virtual-time-budget=20000",
         f"--window-size={width},2000", "--dump-dom", page.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     return done.stdout, done.stderr, requests_of_pages(log)
 
 

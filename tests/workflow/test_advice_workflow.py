@@ -49,7 +49,7 @@ def test_cells_are_probed_and_the_best_one_is_measured_beside_todays(prepared):
     assert set(table.index) == records
     assert table.loc["dataloader_sync", "predicted_images_per_s"] > 0
     page = (flow.folder / "results/report.html").read_text()
-    section = page[page.index('<section id="experiment-tiny"') :]
+    section = page[page.index('<section id="answer"') :]
     words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", section))
     assert words.index("What to change") < words.index("Leaderboard")
     assert "Loading takes" in words

@@ -297,7 +297,7 @@ def test_where_each_task_has_one_pipeline_the_changes_are_the_answer(tmp_path):
     info["experiments"]["e"]["impact"] = asdict(impact_of(CONFIG))
     publish.report(tmp_path, ["e"], info, tmp_path / "r.html")
     html = (tmp_path / "r.html").read_text(encoding="utf-8")
-    top = html[html.index('id="answer"') : html.index('id="cells"')]
+    top = html[html.index('id="answer"') : html.index('id="experiment-e"')]
     assert "Slower: brightness, 0.48x by range." in top
     assert "images/s" not in top
     assert "No pipeline has a finished repeat" not in top

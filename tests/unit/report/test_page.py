@@ -182,7 +182,7 @@ def test_repeats_that_were_taken_up_again_are_told(tmp_path, whole):
 def test_the_title_names_experiment_and_machine_and_the_docs_are_linked_from_the_checkout_alone(report):
     _, html = report
     title = re.search("<title>(.*?) · gpufeed</title>", html)[1]
-    assert title == "Title of pipelining and Title of demo (NVIDIA H200)"
+    assert title == "Title of pipelining and Title of demo (NVIDIA H200 and Imaginary CPU 3.0)"
     assert f"<h1>{title}</h1>" in html
     assert page.docs(ROOT / "results/reference/h200")[0][1] == "../../../docs/reference/report.md"
     assert page.docs("/tmp") == []

@@ -146,7 +146,7 @@ def test_ceilings_without_repeats_are_the_answer(tmp_path):
     assert answer in top
     assert "No pipeline has a finished repeat yet." not in text
     assert "This page has ceilings only, of 2 cells; no repeat of a cell was measured · 1 skipped" in top
-    assert "input-bound" not in top[: top.index(" compute: what remains")]
+    assert "input-bound" not in top[: top.index("How fast each is")]
     assert "No loader was measured yet." not in text
     assert "overlap not judged" in text
 

@@ -23,8 +23,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     found = argparse.ArgumentParser(
         prog="gpufeed init",
-        description="Writes a Snakefile, config/, profiles/ and slurm/ into a folder. What runs there, by "
-        "snakemake or gpufeed run, reads these instead of the ones that gpufeed brings.",
+        description="Writes a Snakefile, config/, profiles/ and slurm/ into a folder. In it, snakemake reads "
+        "these; gpufeed run reads config/config.yaml and config/hydra, gpufeed train config/hydra.",
     )
     found.add_argument("folder", nargs="?", default=Path(), type=Path, metavar="FOLDER", help="(this one)")
     return found

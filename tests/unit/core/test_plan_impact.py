@@ -267,7 +267,10 @@ def test_the_figure_has_every_factor_and_the_page_table_context_and_goal(tmp_pat
     paths = made.write_speeds(tmp_path, cell(), [1000, 1100])
     paths += made.write_speeds(tmp_path, cell("fused"), [2000, 2200])
     (machine,) = found_in(paths)["machines"]
-    svg = style.to_svg(impact.factors([machine]))
+    figure = impact.factors([machine])
+    least, most = figure.axes[0].get_xlim()
+    assert least < 1 < 2 < most  # "no change" is in view, too
+    svg = style.to_svg(figure)
     assert "2.00x range above" in svg
     assert "one kernel" in svg
     ids = [cell().id, cell("fused").id]

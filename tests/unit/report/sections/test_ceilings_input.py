@@ -42,3 +42,8 @@ def test_the_sentence_has_both_rates_and_says_who_is_the_limit():
     assert input_sentence(measured(1.01, wait_s=0.01)).startswith(
         "The input alone is a limit as well: its 990"
     )
+
+
+def test_tables_of_several_lengths_name_each_from_the_shortest_on():
+    rows = [("a", measured(1.0, count=16)), ("b", measured(1.0, count=9))]
+    assert ceilings.how(rows).startswith("9 and 16 pairs of segments of 1 epoch each")

@@ -260,7 +260,7 @@ def test_a_waiting_job_ends_with_the_workflow(taker):
     taker(1).mask()
     waiting = taker(1, more="runs=lambda: False")
     assert waiting.process.wait(90) == 1
-    assert "waits for" in waiting.log()
+    assert "waiting for" in waiting.log()
 
 
 def test_a_process_holds_a_lock_until_it_gives_it_back(lease_folder):

@@ -33,6 +33,8 @@ from gpufeed.system.page_cache import Refused, make_cold, read_in
 from gpufeed.system.timing import synchronise
 
 STRIPS_SPLIT = "train"
+READ_BY_DALI = ("dali_cpu", "dali_gpu")
+log = logging.getLogger("gpufeed")
 
 
 class StripsBulk(Bulk):
@@ -95,10 +97,6 @@ class StripsBulk(Bulk):
 def verify_strips_once(manifest: Path, strips: Path) -> None:
     """Raise GpufeedError unless every byte of the strips matches their sidecar."""
     open_strips(strips, Manifest.read(manifest), verify=True)
-
-
-READ_BY_DALI = ("dali_cpu", "dali_gpu")
-log = logging.getLogger("gpufeed")
 
 
 @dataclass(frozen=True)

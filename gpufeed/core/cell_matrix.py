@@ -14,6 +14,8 @@ from gpufeed.core.references import FORMS, check, code_of, is_reference, short
 from gpufeed.core.registry import AUGMENTS, DECODERS, DERIVED, LOADERS, MODELS, RECIPES, TRAINERS
 from gpufeed.core.repeats import Auto, read_auto
 
+QUANTITY = ("limit", "copies", "times")  # keys of a source: how many images are used, and how often
+
 
 @dataclass(frozen=True)
 class LeftOut:
@@ -113,9 +115,6 @@ def name_sources(config: Mapping) -> None:
                 config["sources"].setdefault(short(name), {"layout": name})
             if any(map(is_reference, names)):
                 block["dataset"] = [short(name) for name in names]
-
-
-QUANTITY = ("limit", "copies", "times")  # keys of a source: how many images are used, and how often
 
 
 def quantity(source: Mapping) -> dict[str, int]:

@@ -18,6 +18,9 @@ from jsonschema.validators import extend
 from gpufeed.core.errors import GpufeedError, unknown
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times faster, at every start
+TEXT = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")  # the latter: a bare `=`
+MERGE = "tag:yaml.org,2002:merge"  # `<<`, of which a mapping may have several
 
 
 def is_integer(checker: object, value: object) -> bool:
@@ -30,11 +33,6 @@ def is_number(checker: object, value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max  # false for NaN
-
-
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times faster, at every start
-TEXT = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")  # the latter: a bare `=`
-MERGE = "tag:yaml.org,2002:merge"  # `<<`, of which a mapping may have several
 
 
 def read_yaml(text: str, place: str) -> Any:

@@ -27,6 +27,27 @@ from gpufeed.core.registry import KINDS
 SHARED = {"cell", "environment", "started_at", "finished_at"}
 MAKE_AGAIN = "restore an intact copy, or move the file away and run snakemake, which makes it again"
 NOT_WRITTEN = "nothing was written, and your input is fine: report this to the maintainers of gpufeed"
+REGISTERED = ("loader", "augment", "model", "trainer")  # fields of a cell that name registry entries
+# Keys of one dictionary whose values must not decrease.
+ORDERS = (
+    ("min", "p05", "median", "p95", "max"),
+    ("min", "mean", "max"),
+    ("ci95_low", "median", "ci95_high"),
+    ("ms_q1", "ms_median", "ms_q3"),
+    ("median", "p90", "p99"),
+)
+# (result, numerator, denominator, factor): result = factor * numerator / denominator.
+QUOTIENTS = (
+    ("images_per_s", "images", "seconds", 1),
+    ("images_per_s", "images", "epoch_s", 1),
+    ("top1", "correct", "images", 1),
+    ("top1", "correct", "n", 1),
+    ("share_of_copy", "copy_ms", "ms_median", 1),
+    ("gb_per_s", "bytes", "ms_median", 1e-6),
+    ("tflop_per_s", "flops", "ms_median", 1e-9),
+)
+TOLERANCE = 1e-6  # for sums in another order: numbers are written with all digits
+FREE = ("settings", "environment", "source", "hyper")  # not checked: input, or without a rule
 
 
 @dataclass(frozen=True)
@@ -124,29 +145,6 @@ def validator(schema: str) -> Draft202012Validator:
 def now() -> str:
     """Return the time in UTC as ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-REGISTERED = ("loader", "augment", "model", "trainer")  # fields of a cell that name registry entries
-# Keys of one dictionary whose values must not decrease.
-ORDERS = (
-    ("min", "p05", "median", "p95", "max"),
-    ("min", "mean", "max"),
-    ("ci95_low", "median", "ci95_high"),
-    ("ms_q1", "ms_median", "ms_q3"),
-    ("median", "p90", "p99"),
-)
-# (result, numerator, denominator, factor): result = factor * numerator / denominator.
-QUOTIENTS = (
-    ("images_per_s", "images", "seconds", 1),
-    ("images_per_s", "images", "epoch_s", 1),
-    ("top1", "correct", "images", 1),
-    ("top1", "correct", "n", 1),
-    ("share_of_copy", "copy_ms", "ms_median", 1),
-    ("gb_per_s", "bytes", "ms_median", 1e-6),
-    ("tflop_per_s", "flops", "ms_median", 1e-9),
-)
-TOLERANCE = 1e-6  # for sums in another order: numbers are written with all digits
-FREE = ("settings", "environment", "source", "hyper")  # not checked: input, or without a rule
 
 
 def disagreements(document: Mapping) -> Iterator[str]:

@@ -14,6 +14,8 @@ import torch
 
 from gpufeed.core.errors import Skip
 
+VOLTA = (7, 0)  # first compute capability that Triton compiles for
+
 
 def interpreted() -> bool:
     """Return whether Triton interprets kernels with numpy on the CPU, by its own environment variable."""
@@ -40,7 +42,6 @@ MAX_AUTOTUNE = {
     "autotune_num_choices_displayed": 0,
     "max_autotune_report_choices_stats": False,
 }
-VOLTA = (7, 0)  # first compute capability that Triton compiles for
 
 
 def require_compiler(device: torch.device) -> None:

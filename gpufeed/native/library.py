@@ -10,6 +10,9 @@ from gpufeed.core import source_digest
 from gpufeed.core.file_writes import sha256_of, write_whole
 
 FOLDER = Path(__file__).with_name("csrc")
+NAME = "gpufeed_ops"
+AGAIN = "snakemake --forcerun build_extension"
+BUILD_AGAIN = f"build it again, in the workflow by `{AGAIN}`"
 
 
 def source_files(cuda: bool) -> list[Path]:
@@ -21,11 +24,6 @@ def source_files(cuda: bool) -> list[Path]:
 def digest_of_sources() -> str:
     """Return a digest over all sources and headers and how they are compiled; 12 hex digits."""
     return source_digest.digest("native/csrc/**/*.[ch]*", "native/compile_job.py")
-
-
-NAME = "gpufeed_ops"
-AGAIN = "snakemake --forcerun build_extension"
-BUILD_AGAIN = f"build it again, in the workflow by `{AGAIN}`"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ Number = TypeVar("Number", int, torch.Tensor)
 BITS = 32
 MASK = 2**BITS - 1
 GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: keeps the fixed point mix(0) = 0 away from small numbers
+PHILOX_ROUNDS = 10
+PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the two words of the key in each round
 
 
 def mix(x: Number) -> Number:
@@ -65,10 +68,6 @@ def uniform(number: torch.Tensor, low: float, high: float) -> torch.Tensor:
 # The draws of a sample. Changing a number would change what a seed means: add new ones at the end.
 TOP, LEFT, FLIP, BRIGHTNESS, CONTRAST, ANGLE, WINDOW = range(7)  # WINDOW: the first of 40
 
-
-PHILOX_ROUNDS = 10
-PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the two words of the key in each round
 
 PhiloxWords = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -26,6 +26,7 @@ BUSY = "machine too busy"
 FASTER, SLOWER, SAME, FEW = "faster", "slower", "no difference shown", "too few repeats"
 FEWEST_POINTS = 3  # of a slope: two points always have one
 MOST_POINTS = 400  # with 80,000 pairs; of more points, evenly spaced ones are used
+NOTHING = (math.nan, (math.nan, math.nan), None)
 
 
 def summarise(values: Iterable[float]) -> dict[str, float]:
@@ -162,9 +163,6 @@ def unpaired_ratio(rates: Iterable[float | None], others: Iterable[float | None]
     ranged = (np.log(first[0]) - np.log(second[-1]), np.log(first[-1]) - np.log(second[0]))
     interval = _interval_of_two(np.log(first), np.log(second), float(median))
     return Ratio(n, float(median), (float(ranged[0]), float(ranged[1])), interval, paired=False)
-
-
-NOTHING = (math.nan, (math.nan, math.nan), None)
 
 
 def _interval_of_two(first: np.ndarray, second: np.ndarray, middle: float) -> tuple[float, float] | None:

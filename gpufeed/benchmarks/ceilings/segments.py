@@ -14,6 +14,8 @@ from gpufeed.training.engines.base import TrainResult
 from gpufeed.training.engines.plain import PlainTrainer
 from gpufeed.training.step import Snapshot
 
+log = logging.getLogger("gpufeed")
+
 
 class ReplayedBatch(Loader):
     """Yields one batch as often as an epoch has batches, the last time cut to the size of the last batch."""
@@ -30,9 +32,6 @@ class ReplayedBatch(Loader):
     def epoch_batches(self, done: int) -> Iterator[Batch]:
         size = self.request.batch_size
         return repeated(self.batch, self.share - done * size, size)
-
-
-log = logging.getLogger("gpufeed")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,10 @@ from gpufeed.system.page_cache import Refused, make_cold
 from gpufeed.system.timing import synchronise
 
 BEHIND = 2  # batches that the device may lag behind, as in a training loop
+ROUNDS = COLD_ROUNDS = 6  # the fewest that have an interval
+# Pixels that replace decoding: more than CPU caches hold, so that reading them has a realistic cost.
+POOL_BYTES = 256 * 2**20
+log = logging.getLogger("gpufeed")
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,6 @@ def wait_behind(reached: "deque[torch.cuda.Event]", device: torch.device, sleepi
     reached.append(event)
     if len(reached) > BEHIND:
         reached.popleft().synchronize()
-
-
-ROUNDS = COLD_ROUNDS = 6  # the fewest that have an interval
-# Pixels that replace decoding: more than CPU caches hold, so that reading them has a realistic cost.
-POOL_BYTES = 256 * 2**20
-log = logging.getLogger("gpufeed")
 
 
 @dataclass(frozen=True)

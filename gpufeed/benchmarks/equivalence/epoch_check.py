@@ -15,6 +15,7 @@ WAITING = 8  # batches whose comparison is queued before the host asks for resul
 CHUNK_BYTES = 64 * 2**20  # of pixels that are converted and subtracted at a time
 LATE_CYCLES = 1_000_000  # about 0.5 ms on the GPU: delays reading until the next batch is under way
 OFFENDERS = 5  # images named in a verdict
+ROW = ("ids", "labels", "compared", "largest", "total")
 
 
 class Mismatch(Exception):
@@ -126,9 +127,6 @@ def check_epoch(
     check_labels(order, seen.labels(), reference)
     check_pixels(seen, reference, source, epoch, found)
     return order
-
-
-ROW = ("ids", "labels", "compared", "largest", "total")
 
 
 class Seen:

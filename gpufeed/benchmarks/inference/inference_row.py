@@ -19,6 +19,8 @@ from gpufeed.system.timing import Mark, synchronise
 WARMUP = 3  # calls before the timed ones, in each round
 MOST_SECONDS = 2.0  # of the timed single calls of a round, by each clock
 LONG_S = 1.0  # a longer call needs no warm-up
+MIB = 2**20
+log = logging.getLogger("gpufeed")
 
 
 def latencies(run: Run, images: torch.Tensor, calls: int) -> tuple[list[float], list[float] | None]:
@@ -99,10 +101,6 @@ def quantiles(values: list[float]) -> dict[str, float]:
     """Return the median and the 90th and 99th percentiles."""
     median, p90, p99 = (float(value) for value in np.percentile(values, (50, 90, 99)))
     return {"median": median, "p90": p90, "p99": p99}
-
-
-log = logging.getLogger("gpufeed")
-MIB = 2**20
 
 
 @dataclass

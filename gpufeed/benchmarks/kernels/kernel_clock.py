@@ -13,6 +13,16 @@ from typing import Any
 import torch
 
 Run = Callable[[], object]
+FLUSH_MIB = 256  # written between launches: several times the L2 cache of any GPU so far (H200: 60 MB)
+SPIN_CYCLES = 2_000_000  # about 1 ms: the minimum that keeps the device busy while the host queues work
+MOST_SPIN_S = 0.05  # work that takes longer to queue mostly waits for the device anyway
+HZ = 2.5e9  # above the clock of any GPU so far
+WARMUP = 3
+MOST_SECONDS = 1.0  # of the launches of one row, and of its calls
+FEWEST = 3
+CALLS = 20
+SIDE = 8192  # of the square matrices: 128 MiB each in half precision, which fills any GPU
+COPIED = 2**30  # bytes read and written
 
 
 class NotDone(Exception):
@@ -34,16 +44,6 @@ class Task:
     bytes: int | None = None
     yardstick: str | None = None
     amounts: Mapping[str, float | None] = field(default_factory=dict)
-
-
-FLUSH_MIB = 256  # written between launches: several times the L2 cache of any GPU so far (H200: 60 MB)
-SPIN_CYCLES = 2_000_000  # about 1 ms: the minimum that keeps the device busy while the host queues work
-MOST_SPIN_S = 0.05  # work that takes longer to queue mostly waits for the device anyway
-HZ = 2.5e9  # above the clock of any GPU so far
-WARMUP = 3
-MOST_SECONDS = 1.0  # of the launches of one row, and of its calls
-FEWEST = 3
-CALLS = 20
 
 
 class Clock:
@@ -137,10 +137,6 @@ class Yardsticks:
             times = self.clock.device_ms(YARDSTICKS[name](size, self.device))
             self.known[name, size] = statistics.median(times)
         return self.known[name, size]
-
-
-SIDE = 8192  # of the square matrices: 128 MiB each in half precision, which fills any GPU
-COPIED = 2**30  # bytes read and written
 
 
 def device_ceilings(device: torch.device, clock: Clock, yardsticks: Yardsticks, dtype: torch.dtype) -> dict:

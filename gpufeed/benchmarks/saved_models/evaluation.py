@@ -17,6 +17,8 @@ from gpufeed.system.devices import apply_precision
 from gpufeed.training.cell_training import judge
 from gpufeed.training.runtime_context import RuntimeContext, Stores, load_request, make_augment
 
+MOST_CLASSES = 1000  # with a million entries in the matrix
+
 
 def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
     """Return counts, int64 (classes, classes), of images with true class [row] and predicted class [column].
@@ -41,9 +43,6 @@ def shares(parts: np.ndarray, wholes: np.ndarray) -> list[float | None]:
     """Return parts / wholes as Python numbers, None where the whole is 0."""
     pairs = zip(parts.tolist(), wholes.tolist(), strict=True)
     return [part / whole if whole else None for part, whole in pairs]
-
-
-MOST_CLASSES = 1000  # with a million entries in the matrix
 
 
 def evaluate_model(

@@ -22,6 +22,10 @@ LEVELS = {
     "gpu_process": "GPU memory of the process tree",
 }
 log = logging.getLogger("gpufeed")
+FEWEST_EPOCHS = 6
+EACH_MIB = 1.0
+WHOLE_MIB = 64.0
+STEADY = 0.5
 
 
 def summarise(seen: Seen, warmup_steps: int) -> dict[str, Any] | None:
@@ -173,12 +177,6 @@ def total(values: Iterable[float | None]) -> float | None:
     """Return the sum; None if a value is unknown."""
     known = list(values)
     return None if None in known else sum(known)
-
-
-FEWEST_EPOCHS = 6
-EACH_MIB = 1.0
-WHOLE_MIB = 64.0
-STEADY = 0.5
 
 
 def leaked_mib(levels: Sequence[float]) -> float | None:

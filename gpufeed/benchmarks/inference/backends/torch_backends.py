@@ -13,6 +13,8 @@ from gpufeed.core.errors import Skip
 from gpufeed.native.jit_toolchain import MAX_AUTOTUNE, require_compiler
 from gpufeed.training.cuda_graph import captured
 
+WARMUP = 3  # calls on a side stream: capture may allocate no workspace and tune no convolution
+
 
 def prepare_eager(setting: Setting) -> Ready:
     """Prepare the eager model (see `gpufeed.benchmarks.inference.backend`)."""
@@ -32,9 +34,6 @@ def compiled(forward: Callable, images: torch.Tensor, options: Mapping | None = 
     run = torch.compile(forward, dynamic=False, fullgraph=True, options=dict(options or {}))
     run(images)
     return run
-
-
-WARMUP = 3  # calls on a side stream: capture may allocate no workspace and tune no convolution
 
 
 def prepare_graph(setting: Setting) -> Ready:

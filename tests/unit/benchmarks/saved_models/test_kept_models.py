@@ -91,7 +91,7 @@ def test_samples_are_of_the_evaluation_split_and_evenly_of_all_classes(tmp_path)
         (
             {"blocks": ["three"]},
             {"three": {"dataset": "synthetic_224", "loader": "resident", "steps": 9}},
-            "holds",
+            "no evaluation split",
         ),
     ],
 )

@@ -95,7 +95,7 @@ REFUSED = [  # words, found, expected, what to do
     ((*IMAGES, "--out", "my_model.py"), "my_model.py is a file", "a folder", "name another"),
     (("noise_224", "--limit", "9"), "--limit 9 for noise_224", "images in files", "leave --limit out"),
     # plug-ins, of which nothing is imported: all others are in core/test_references.py
-    ((*IMAGES, "--model", "my_modle.py:net"), "no file my_modle.py", "a file", "write 'my_model.py'"),
+    ((*IMAGES, "--model", "my_modle.py:net"), "no file my_modle.py", "a Python file", "write 'my_model.py'"),
     ((*IMAGES, "--model", "~nobody_here/x.py:net"), "'~nobody_here'", "a user of this machine", "full path"),
     (("~nobody_here/x",), "no home folder of '~nobody_here'", "a user of this machine", "full path"),
     ((*IMAGES, "--loaders", "replay"), "replay is the limit", "one at least", "name others with --loaders"),

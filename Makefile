@@ -47,9 +47,10 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(MAKE_VENV)
+	@rm -f $(VENV)/.installed-*
 	$(if $(wildcard $(CPU_TORCH)),$(BIN)/uv pip uninstall --quiet --python $(BIN)/python torch torchvision)
 	$(BIN)/uv pip install --quiet $(UV_OFFLINE) $(FROM_FOLDER) --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),all,dev]'
-	@rm -f $(VENV)/.installed-* && touch $@
+	@touch $@
 
 # what the demo needs without a GPU
 $(BASE): pyproject.toml $(CONSTRAINTS)
@@ -62,7 +63,7 @@ ffcv: setup
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps ffcv==1.0.2
 
 # asked for the demo alone: a GPU, a bundle or an earlier make setup has it install all
-DEMO_NEEDS = $(if $(OFFLINE)$(wildcard $(VENV)/.installed-cuda*)$(shell nvidia-smi -L 2>/dev/null),setup,$(BASE))
+DEMO_NEEDS = $(if $(OFFLINE)$(wildcard $(VENV)/.installed-cuda*)$(shell nvidia-smi -L 2>/dev/null | grep '^GPU'),setup,$(BASE))
 .SECONDEXPANSION:
 demo: $$(DEMO_NEEDS)
 	$(BIN)/snakemake --configfile config/demo.yaml

@@ -396,7 +396,7 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": [error.found, error.expected, error.remedy]}
     except ModuleNotFoundError as error:
         remedy = f"{install(error.name)} where the workflow runs, or correct the import"
-        return {"error": [f"{asked['name']}: {error}", f"the package {error.name}", remedy]}
+        return {"error": [f"{asked['name']}: {error}", f"the package {error.name or error}", remedy]}
     except BaseException as error:  # SystemExit of a script without a main guard, too
         found = f"{asked['name']}, which raises {type(error).__name__}: {first_line(error)}"
         return {"error": [found, "code that can be imported", "correct it; a script needs a main guard"]}

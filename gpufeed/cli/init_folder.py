@@ -1,6 +1,7 @@
 """gpufeed init [FOLDER]: a folder to run the workflow in, with config and profiles of its own."""
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write(folder: Path) -> None:
     """Write the files; raise GpufeedError where that cannot be, or would overwrite one."""
-    if there := [name for name in ("Snakefile", *PARTS) if (folder / name).exists()]:
+    if there := [name for name in ("Snakefile", *PARTS) if os.path.exists(folder / name)]:
         raise GpufeedError(
             f"{', '.join(there)} in {folder.absolute()}",
             "a folder that has none of these",

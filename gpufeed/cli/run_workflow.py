@@ -4,7 +4,7 @@ import argparse
 import fcntl
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -74,11 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     with lock:
-        return measured(asked, path, run_results.planned(plan, path.parent, advice))
+        return measured(asked, path, lambda: run_results.planned(plan, path.parent, advice))
 
 
-def measured(asked: argparse.Namespace, path: Path, records: Sequence[Path]) -> int:
-    """Run the config at `path`, and return the exit code. records: that it leaves."""
+def measured(asked: argparse.Namespace, path: Path, records: Callable[[], Sequence[Path]]) -> int:
+    """Run the config at `path`, and return the exit code. records: that it leaves; advice adds some."""
     command = [*command_of(path), "--cores", str(asked.cores or "all"), "--resources", f"gpu={asked.gpus}"]
     command += ["--keep-going", "--rerun-incomplete", *(["--dry-run"] if asked.dry else [])]
     print(f"config: {path}")
@@ -89,7 +89,7 @@ def measured(asked: argparse.Namespace, path: Path, records: Sequence[Path]) -> 
     if asked.dry and not code:
         print("Nothing was measured.")
         return DONE
-    return FAILED if code or run_results.any_failed(records) else DONE
+    return FAILED if code or run_results.any_failed(records()) else DONE
 
 
 def locked(folder: Path) -> IO:

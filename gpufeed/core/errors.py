@@ -5,9 +5,19 @@ from importlib import import_module
 from types import ModuleType
 
 # imported name -> the extra of pyproject.toml that brings it, where a package is not in the base install
-OF_ALL = ("fastai", "kornia", "numba", "onnx", "onnxruntime", "onnxscript", "pytorch_lightning")
+OF_ALL = (
+    "fastai",
+    "kornia",
+    "lightning_utilities",
+    "numba",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "pytorch_lightning",
+)
 OF_ALL += ("spdl", "timm", "torchao", "wandb", "webdataset")
-EXTRAS = dict.fromkeys(OF_ALL, "all") | {"cupy": "cuda12", "nvidia": "cuda12", "tensorrt_rtx_bindings": "rtx"}
+EXTRAS = dict.fromkeys(OF_ALL, "all")
+EXTRAS |= {"cupy": "cuda12", "nvidia": "cuda12", "tensorrt_rtx_bindings": "rtx", "torchcodec": "cuda13"}
 
 
 class GpufeedError(Exception):
@@ -25,8 +35,10 @@ class Skip(Exception):
     """This node lacks something (a GPU, a package); the record keeps the sentence."""
 
 
-def install(module: str) -> str:
-    """Return what to type for a package that is missing, by the name that is imported."""
+def install(module: str | None) -> str:
+    """Return what to type for a missing package, by the name that is imported; None: an error without it."""
+    if module is None:
+        return "install it"
     name = module.split(".")[0]
     return f"pip install 'gpufeed[{EXTRAS[name]}]'" if name in EXTRAS else f"pip install {name}"
 

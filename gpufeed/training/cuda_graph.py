@@ -28,8 +28,10 @@ def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     try:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             yield
-    except Exception as error:
-        if times_short_of_memory() > short:
+    except torch.OutOfMemoryError:
+        raise  # it says how much was asked for
+    except RuntimeError as error:
+        if "captur" in str(error) and times_short_of_memory() > short:
             raise torch.OutOfMemoryError("CUDA out of memory while a CUDA graph was captured") from error
         raise
     finally:

@@ -216,6 +216,7 @@ class WatchedEpoch:
         """Fetch and hold the batches of a burst, as many as fit; keep an error of the loader for later."""
         record, loader = self.record, self.watch.loader
         cloned, limits, sums = False, self.watch.limits, (0, 0)
+        step_s = (time.perf_counter() - self.first_at) / (record.at - 1) if record.at > 1 else record.step_s
         self.state = self.saved()
         while len(self.held) < record.sizes.burst and record.between is None and self.ended is None:
             try:
@@ -238,17 +239,16 @@ class WatchedEpoch:
             names = ("batches", "host_bytes", "device_bytes", "cloned")
             record.held = dict(zip(names, (record.stocked, *sums, cloned), strict=True))
         if self.held and self.ended is None:
-            self.let_fill()
+            self.let_fill(step_s)
 
-    def let_fill(self) -> None:
+    def let_fill(self, step_s: float) -> None:
         """Wait until the loader has filled its queue: what it makes during a burst would slow the steps down.
 
-        It takes no longer than as many steps of this epoch, or a few where nobody can look into the queue.
+        It takes no longer than as many steps of step_s, or a few where nobody can look into the queue.
         """
         of_loader = queue(self.watch.loader)
         if of_loader is not None and not of_loader[0]:
             return  # it makes nothing ahead
-        step_s = (time.perf_counter() - self.first_at) / max(1, self.record.at - 1)
         until = time.perf_counter() + step_s * (QUEUE if self.ready() is None else len(self.held))
         while time.perf_counter() < until:
             if (ready := self.ready()) is not None and not ready[1]:

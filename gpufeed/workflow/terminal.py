@@ -42,8 +42,9 @@ FAILED_JOB, SOME_FAILED = "CalledProcessError in file", "At least one job did no
 NO_WORD = "Its log has no error; what it printed stands above, or in the log of its node."
 TARGET = re.compile(r"No rule to produce (.+?) \(if you use")
 REFUSED = re.compile(r"found: .*\n(?:.*\n)*?\s*expected: .*\n(?:.*\n)*?\s*what to do: .*")
-RAISED = re.compile(r"^[A-Za-z_.]*(?:Error|Exception|Interrupt): .+$", re.MULTILINE)
+RAISED = re.compile(r"^[A-Za-z_.]*(?:Error|Exception|Interrupt)(?:: .+)?$", re.MULTILINE)
 RED, YELLOW, GREEN, DIM = 31, 33, 32, 2
+COLOURED = re.compile(r"\033\[[0-9;]*m")
 # what the first job of several rules prints, with the number of all; an empty noun: without
 STORE = ("Building", "store")
 STAGES = {
@@ -136,7 +137,22 @@ class Terminal(logging.Handler):
         self.exit = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a message of Snakemake's logger, in our words where there are any."""
+        """Print a message of Snakemake's logger; a full disk or a lost terminal does not end the run."""
+        try:
+            self.print(record)
+        except BrokenPipeError:
+            raise
+        except Exception:
+            self.handleError(record)
+
+    def close(self) -> None:
+        if self.held:
+            self.plain.handle(self.held)
+            self.held = None
+        super().close()
+
+    def print(self, record: logging.LogRecord) -> None:
+        """Print a message in our words where there are any."""
         event, held, self.held = getattr(record, "event", None), self.held, None
         if held and event != "job_error":
             self.plain.handle(held)
@@ -342,7 +358,8 @@ class Terminal(logging.Handler):
         """Show a line until the next one, where that can be."""
         if self.on_terminal and not self.is_quiet:
             self.clear()
-            self.plain.stream.write(f"{text[: shutil.get_terminal_size().columns - 1]}\r")
+            text = COLOURED.sub("", text)[: shutil.get_terminal_size().columns - 1]
+            self.plain.stream.write(f"{text}\r")
             self.plain.flush()
             self.shows_status = True
 

@@ -97,7 +97,11 @@ def test_a_sentence_that_the_terminal_of_the_run_prints_is_not_printed_twice(
         ("failed", "It broke.", ["onnx failed: why"], "a work: onnx failed: why\n"),
     ):
         document = {"attempt": 1, "status": status, "sentence": sentence}
-        started(lambda job, found=document, said=said: job.keep(found, job.output[0], write, "a work", said))
+        started(
+            lambda job, found=document, said=said: job.write_document(
+                found, job.output[0], write, "a work", said
+            )
+        )
         assert capsys.readouterr().err == stderr
 
 

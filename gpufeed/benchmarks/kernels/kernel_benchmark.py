@@ -94,7 +94,7 @@ def measured(task: Task, clock: Clock, yardsticks: Yardsticks) -> dict | None:
     except Skip as skip:
         return {"status": "skipped", "sentence": str(skip), **empty}
     except ModuleNotFoundError as error:
-        sentence = f"The package {error.name} is not installed here: {install(error.name)}."
+        sentence = f"The package {error.name or error} is not installed here: {install(error.name)}."
         return {"status": "skipped", "sentence": sentence, **empty}
     except Exception as error:
         log.exception("a row failed")

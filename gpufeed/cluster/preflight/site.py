@@ -10,7 +10,8 @@ from gpufeed.core.config import ROOT
 from gpufeed.core.config_schema import explain, first_error, read_yaml
 from gpufeed.core.errors import GpufeedError, unknown
 
-PROFILES = ROOT / "slurm"
+OWN = Path("slurm")  # of a folder of runs, as gpufeed init writes it
+PROFILES = OWN.absolute() if OWN.is_dir() else ROOT / "slurm"
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def keys_twice(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def default_profile(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    path = ROOT / DEFAULT_PROFILE
+    path = next(folder for folder in (Path(DEFAULT_PROFILE), ROOT / DEFAULT_PROFILE) if folder.is_file())
     found = [key for key in yaml.safe_load(path.read_text()) or {} if ERASING.fullmatch(key)]
     if found:
         yield Finding(

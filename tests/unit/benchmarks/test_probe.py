@@ -164,11 +164,11 @@ def test_a_process_that_dies_leaves_a_document(tmp_path, monkeypatch):
         params=SimpleNamespace(attempt=2),
         wildcards=SimpleNamespace(cell="c"),
         stores=None,
-        asked={},
+        common_arguments={},
         planned_on="login1",
         take_gpus=lambda *given: None,
         watch=lambda: None,
-        keep=lambda *given: kept.append(given),
+        write_document=lambda *given: kept.append(given),
     )
     probes.for_job(job)
     ((found, *_),) = kept

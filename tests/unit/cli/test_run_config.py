@@ -130,12 +130,6 @@ def test_two_runs_in_one_folder_are_refused(folder, capsys):
     assert not run_workflow.locked(results).closed
 
 
-def test_a_copy_without_the_snakefile_says_what_to_do(folder, capsys, monkeypatch):
-    monkeypatch.setattr(run_workflow, "SNAKEFILE", folder / "Snakefile")
-    assert run_workflow.main(IMAGES) == 2
-    assert "git clone it" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("text", ["model: {width: 3}\n", "a: [", "- 1"])
 def test_the_config_of_another_project_is_named(folder, capsys, text):
     (folder / "config").mkdir()

@@ -268,3 +268,16 @@ def test_no_color_holds_for_snakemake_s_own_words_too(monkeypatch):
     logger.addHandler(plain)
     assert installed(SimpleNamespace(is_main_process=True, output_settings=settings), logger) is None
     assert plain.nocolor
+
+
+def test_a_full_disk_does_not_end_the_run(monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    told = []
+    handler = Terminal(logging.StreamHandler(Full()))
+    monkeypatch.setattr(handler, "handleError", told.append)
+    record = logging.LogRecord("x", logging.INFO, "x", 1, "Nothing to be done", (), None)
+    handler.emit(record)
+    assert told == [record]

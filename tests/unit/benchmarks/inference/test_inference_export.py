@@ -242,7 +242,7 @@ def test_lists_say_what_was_made_and_where_it_is(toy, tmp_path):
         assert found.path(row["format"]).stat().st_size == row["bytes"]
     found.path("onnx").unlink()
     found = exported_files.find({tmp_path / "exported.json": tmp_path / "exported"})
-    with pytest.raises(Skip, match="is gone"):
+    with pytest.raises(Skip, match="is missing"):
         found.path("onnx")
 
 

@@ -106,7 +106,12 @@ def test_a_row_is_quartiles_rates_and_a_share_of_the_copy():
     ("error", "status", "sentence"),
     [
         (Skip("Not here."), "skipped", "Not here."),
-        (ModuleNotFoundError("x", name="kornia"), "skipped", "The package kornia is not installed here."),
+        (
+            ModuleNotFoundError("x", name="kornia"),
+            "skipped",
+            "The package kornia is not installed here: pip install 'gpufeed[all]'.",
+        ),
+        (ModuleNotFoundError("x"), "skipped", "The package x is not installed here: install it."),
         (ValueError("two"), "failed", "ValueError: two"),
     ],
 )
@@ -265,7 +270,8 @@ def test_the_page_shows_the_table_and_what_is_missing(tmp_path):
 @pytest.mark.parametrize("stack", ["cuda12", "cuda13"])
 def test_every_library_of_the_benchmark_is_installed_with_the_stack(stack):
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"], *project["optional-dependencies"][stack]]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *extras["all"], *extras[stack]]
     locked = (REPOSITORY / f"envs/constraints-{stack}.txt").read_text()
     for library in ("torch", "torchvision", "kornia", "nvidia-dali-", "cupy-", "numba-cuda"):
         assert [one for one in asked if one.startswith(library)]

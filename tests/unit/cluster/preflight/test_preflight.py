@@ -57,6 +57,7 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     """Where all is wrong each speaks by a sentence that no other has."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(software_checks, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "profiles/default").mkdir(parents=True)
     (tmp_path / "profiles/default/config.yaml").write_text("set-resources: {gate: {mem_mb: 1}}\n")
     site = replace(site, qos={"coc-ice": replace(site.qos["coc-ice"], preempted_after_hours=1)})
@@ -135,7 +136,7 @@ def test_keys_of_the_default_profile_that_override_or_erase_a_clusters(found, tm
     profile = tmp_path / "profiles/default/config.yaml"
     profile.parent.mkdir(parents=True)
     profile.write_text(f"cores: all\n{key}: 1\n")
-    monkeypatch.setattr(software_checks, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)  # of the folder of the run, as gpufeed init writes it
     said = found(software_checks.default_profile)
     assert f"found: {key} in profiles/default/config.yaml" in said
     assert "move them into the cluster's profile" in said

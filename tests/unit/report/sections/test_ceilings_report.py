@@ -193,7 +193,7 @@ def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
     assert commit in environment
     assert "warm-up an epoch or more of each side before the pairs of ceilings, not counted" in environment
     assert "| overlap, 4 workers | 38.0 % (38.02 to 38.02) | 62.0 % |" in text
-    assert "This project's loader overlap, by its public API." in text
+    assert "The loader overlap of gpufeed, by its public API." in text
     href = re.search(r'download="limits-ceilings.csv" href="data:text/csv;base64,([^"]*)"', html)
     table = pd.read_csv(io.BytesIO(base64.b64decode(href.group(1))))
     assert table["gpu_uuid"].tolist() == [place] * 3
@@ -263,7 +263,7 @@ def test_cells_and_settings_with_defaults():
         ({"blocks": ["five"]}, "block 'five' in experiments.tiny.ceilings.blocks"),
         ({"blocks": ["two"]}, "no cell but ceilings"),
         ({"blocks": ["one", "three"]}, "trainer fastai has no separate step"),
-        ({"blocks": ["four"]}, "the trainer lightning"),
+        ({"blocks": ["four"]}, "trainer lightning"),
         ({"blocks": ["one"], "pairs": 5}, "experiments.tiny.ceilings.pairs: 5"),
         ({"blocks": ["one"], "least_s": 0}, "experiments.tiny.ceilings.least_s: 0"),
     ],

@@ -230,5 +230,7 @@ def test_a_wrong_key_is_told_before_anything_is_planned(inference, found):
 
 def test_a_dataset_that_holds_nothing_out_is_refused():
     common = {"dataset": "synthetic_224", "steps": 9}
-    with pytest.raises(GpufeedError, match=r"experiments.tiny.inference whose dataset 'synthetic_224' holds"):
+    with pytest.raises(
+        GpufeedError, match=r"experiments.tiny.inference whose dataset 'synthetic_224' has no"
+    ):
         planned(config({"blocks": ["one"]}, common=common))

@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     add("--batch-size", **number, help="images a step (128)")
     add("--steps", **number, help="steps of a repeat, at least (200)")
     add("--limit", **number, help="images to train on at most (20000 of a folder)")
-    add("--quick", action="store_true", help="the four likeliest loaders, each once")
+    add("--quick", action="store_true", help="four loaders that suit most nodes, each once")
     add("--loaders", nargs="+", metavar="LOADER", help="these alone: names, or path.py:attribute")
     add("--all", action="store_true", help="measure every loader, and not only the best that probes find")
     add("--cores", **number, help="CPU cores to use (all)")

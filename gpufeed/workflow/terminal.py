@@ -121,6 +121,7 @@ class Terminal(logging.Handler):
     """Prints what happens in a run. plain: Snakemake's handler. quiet: what --quiet names."""
 
     def __init__(self, plain: logging.StreamHandler, dryrun: bool = False, quiet: Iterable[str] = ()):
+        self.held: logging.LogRecord | None = None  # first: Python closes handlers that were half made, too
         super().__init__()
         self.name, self.plain, self.dryrun = STREAM, plain, dryrun
         self.quiet = {str(getattr(one, "name", one)).lower() for one in quiet}
@@ -133,7 +134,6 @@ class Terminal(logging.Handler):
         self.cells: set[str] = set()
         self.began_s, self.expected_s, self.measured, self.failed = None, 0.0, 0, 0
         self.shows_status, self.wide = False, 0
-        self.held: logging.LogRecord | None = None
         self.exit = ""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -270,14 +270,13 @@ def test_no_color_holds_for_snakemake_s_own_words_too(monkeypatch):
     assert plain.nocolor
 
 
-def test_a_full_disk_does_not_end_the_run(monkeypatch):
-    class Full(io.StringIO):
-        def write(self, text):
-            raise OSError(28, "No space left on device")
+def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):
+    screen, errors = Screen(tmp_path), []
 
-    told = []
-    handler = Terminal(logging.StreamHandler(Full()))
-    monkeypatch.setattr(handler, "handleError", told.append)
-    record = logging.LogRecord("x", logging.INFO, "x", 1, "Nothing to be done", (), None)
-    handler.emit(record)
-    assert told == [record]
+    def full(text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(screen.stream, "write", full)
+    monkeypatch.setattr(screen.terminal, "handleError", errors.append)
+    screen.send("Nothing to be done", None)
+    assert [error.msg for error in errors] == ["Nothing to be done"]

@@ -92,10 +92,10 @@ def test_a_user_without_rights_runs_the_workflow_to_the_report_and_compiles_noth
         for folder in (checkout / "results/extension", image.root / "opt/gpufeed/extension")
     )
     assert ours.read_bytes() == images.read_bytes()
-    assert "taken from /opt/gpufeed/extension" in (checkout / "results/logs/build_extension.log").read_text()
+    assert "using /opt/gpufeed/extension" in (checkout / "results/logs/build_extension.log").read_text()
 
 
 def test_the_command_of_the_image_is_the_demo(image, checkout):
-    done = image.container(*image.command, "--dry-run")
+    done = image.container(*image.command, "--dry-run", "-p")
     assert done.returncode == 0, done.stdout[-6000:]
     assert "results/demo/report.html" in done.stdout

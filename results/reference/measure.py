@@ -65,7 +65,7 @@ class Place:
         """
         if STOPPED.is_set():
             return False
-        command = [sys.executable, "-m", "snakemake", self.run.experiment, "--keep-going"]
+        command = [sys.executable, "-m", "snakemake", self.run.experiment, "--keep-going", "--printshellcmds"]
         command += ["--rerun-triggers", "mtime", *(["--until", *until] if until else [])]
         command += ["--config", f"only={yaml.safe_dump(only, default_flow_style=True, width=10**6).strip()}"]
         command += [f"block={block}", "--configfile", self.run.config, "--cores", str(len(self.cores))]

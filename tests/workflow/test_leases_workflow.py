@@ -73,7 +73,7 @@ def test_the_cores_are_shared_by_the_cells_that_run_at_once(workflow):
 def lease_of(flow, path: str, record: Record) -> tuple[datetime, datetime, str]:
     """When a repeat took its GPU, by its log, when it ended, and the GPU's UUID."""
     log = (flow.folder / path.replace("/records/", "/logs/measure_cell/")).with_suffix(".log").read_text()
-    at, taken = re.search(r"^(\S+ \S+) INFO has NVIDIA H200 (\S+), after", log, re.MULTILINE).groups()
+    at, taken = re.search(r"^(\S+ \S+) INFO took NVIDIA H200 (\S+) after", log, re.MULTILINE).groups()
     begun = datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").astimezone()
     return begun, datetime.fromisoformat(record.finished_at), taken
 

@@ -37,7 +37,7 @@ def test_one_command_measures_a_folder_and_goes_on_after_an_interrupt(folder, ph
     assert measured(folder) == {(loader, model, "done") for loader in (*loaders[:2], "replay")}
     assert "Expected minutes" in out
     assert f"{model} on " in out
-    assert len(re.findall(r"^\[[123]/3\]  \S+ +[\d,]+ images/s", out, re.MULTILINE)) == 3
+    assert len(re.findall(r"^\[[123]/3\]  \S.* [\d,]+ images/s", out, re.MULTILINE)) == 3
     rows = re.findall(r"^(\d| )  (\S+) +([\d,.]+) +(.*\S) +-  1$", out, re.MULTILINE)
     assert [rank for rank, *_ in rows] == ["1", "2", " "]
     assert {name for _, name, *_ in rows} == {"dataloader_sync", "slow_loader.py:Slow", "replay"}

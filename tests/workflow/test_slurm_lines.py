@@ -241,7 +241,7 @@ def test_a_slurm_partition_is_held_against_the_file(preflight):
     (preflight.folder / "on-cpu/config.yaml").write_text(yaml.safe_dump({"default-resources": defaults}))
     status, said = preflight("--site", "pace-ice", "--profile", "on-cpu", SBATCH_ACCOUNT="coc")
     assert status == 1
-    over = re.search(r"^found: partition ice-cpu, which does not take .*: (.*)$", said, re.MULTILINE)
+    over = re.search(r"^found: partition ice-cpu, whose limits .*: (.*)$", said, re.MULTILINE)
     assert over, said
     assert {"measure_cell", "train_model", "gate"} <= set(over[1].split(", "))
     assert not {"plot", "tabulate"} & set(over[1].split(", "))
@@ -280,7 +280,7 @@ def test_a_dry_run_is_no_other_executor_and_a_remedy_repeats_the_config_that_was
     _, said = preflight("--site", "pace-ice", *given, SBATCH_ACCOUNT="coc")
     assert "build_extension (1 job)\n  sbatch " in said
     assert "an executor other than" not in said
-    options = set(re.findall(r"--config (.*) \(all in one", said))
+    options = set(re.findall(r"--config (.*) \(in one option", said))
     assert len(options) == 1, said
     (option,) = options
     assert "gpufeed/data cores_per_job=4 results=" in option

@@ -137,7 +137,7 @@ class Diagnosis:
     @property
     def waited(self) -> float:
         """The mean share of time in fetches, which, unlike a median, includes a few very long ones."""
-        waits, bodies = [one[2] for one in self.steady], [seconds for seconds, _ in self.signs.bodies]
+        waits, bodies = [one[2] for one in self.steady], self.signs.bodies
         if not waits or not bodies:
             return 0.0
         return fmean(waits) / max(1e-9, fmean(waits) + fmean(bodies))
@@ -290,7 +290,7 @@ class Diagnosis:
 
     def slow(self) -> Cause | None:
         """Find a few slow samples that hold up all others."""
-        bodies = [seconds for seconds, _ in self.signs.bodies]
+        bodies = self.signs.bodies
         if len(self.signs.fetches) < GROWN_LEAST or not bodies:
             return None
         excess = []
@@ -347,9 +347,9 @@ class Diagnosis:
     def python(self) -> Cause | None:
         """Find steps in which Python code itself is busy, rather than torch's operations or a wait."""
         held = self.signs.knocks and self.signs.knocks.share()
-        if held is None or not self.signs.bodies:
+        if held is None or not self.signs.worked:
             return None
-        cpu = sum(one for _, one in self.signs.bodies) / sum(one for one, _ in self.signs.bodies)
+        cpu = sum(one for _, one in self.signs.worked) / sum(one for one, _ in self.signs.worked)
         if held < PYTHON_HELD or cpu < PYTHON_CPU:
             return None
         line, _ = max(self.signs.knocks.lines.items(), key=lambda one: one[1])

@@ -22,6 +22,7 @@ LOOK_S, LOOK_SHARE = 0.1, 0.003  # seconds between two looks at the processes, a
 FEW_BATCHES = 8  # fewest for a CPU time, which is counted in hundredths of a second
 KNOCK_S, KNOCKS = 0.02, 100  # seconds between two requests of the GIL, and their number
 FETCHING = 0.1  # share of the time in fetches below which they do not matter
+CPU_EVERY = 7  # steps whose CPU time is read: a system call each, and no divisor of an accumulation
 KNOCK_FROM = 16  # first step to look at: those before compile, allocate and choose algorithms
 
 
@@ -47,11 +48,13 @@ class Signs:
     """The evidence, kept by the measuring process.
 
     fetches: step, step of its epoch, seconds, and whether it was to be held, for each batch of the loader
-    except the first of an epoch. bodies: seconds and CPU seconds of this thread between two fetches.
+    except the first of an epoch. bodies: seconds between two fetches. worked: seconds and CPU seconds of this
+    thread between two fetches, of every seventh of them.
     """
 
     fetches: list[tuple[int, int, float, bool]] = field(default_factory=list)
-    bodies: list[tuple[float, float]] = field(default_factory=list)
+    bodies: list[float] = field(default_factory=list)
+    worked: list[tuple[float, float]] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     epoch_s: list[float] = field(default_factory=list)  # from an epoch's first request to its last step
     full: list[float] = field(default_factory=list)  # share of the queue that was ready, at ends of stretches
@@ -59,7 +62,7 @@ class Signs:
     in_body: bool = False
     knocks: "Knocks | None" = None
     began: float = 0.0
-    left: tuple[float, float] | None = None
+    left: tuple[float, float | None] | None = None
     look_at: float = 0.0
     seen: dict[int, psutil.Process] = field(default_factory=dict)
     loader: dict[str, Any] = field(default_factory=dict)  # settings of the loader
@@ -77,9 +80,13 @@ class Signs:
         self.in_body = False
         now = time.perf_counter()
         if self.left is not None:
-            self.bodies.append((now - self.left[0], time.thread_time() - self.left[1]))
-            if len(self.bodies) > 2 * MOST:
-                del self.bodies[:MOST]
+            left, cpu_s = self.left
+            self.bodies.append(now - left)
+            if cpu_s is not None:
+                self.worked.append((now - left, time.thread_time() - cpu_s))
+            for kept in (self.bodies, self.worked):
+                if len(kept) > 2 * MOST:
+                    del kept[:MOST]
         if now >= self.look_at:
             self.look(step, workers)
         if step == KNOCK_FROM:
@@ -87,7 +94,8 @@ class Signs:
 
     def leave(self) -> None:
         """Note that a step begins, as its batch has arrived."""
-        self.left = time.perf_counter(), time.thread_time()
+        reads = self.fetched % CPU_EVERY == 0
+        self.left = time.perf_counter(), time.thread_time() if reads else None
         self.in_body = True
 
     def fetch(self, step: int, at: int, stocked: bool, seconds: float) -> None:
@@ -201,10 +209,7 @@ class Knocks:
 
     def share(self) -> float | None:
         """Return the share of late requests within steps; None for too few."""
-        fetches, bodies = (
-            sum(one[place] for one in rows)
-            for rows, place in ((self.signs.fetches, 2), (self.signs.bodies, 0))
-        )
+        fetches, bodies = sum(one[2] for one in self.signs.fetches), sum(self.signs.bodies)
         short = fetches < FETCHING * (fetches + bodies)  # then a fetch hardly ever keeps the GIL
         late, asked = (self.late, self.asked) if short else (self.known_late, self.known)
         return late / asked if asked >= KNOCKS // 5 and self.lines else None

@@ -52,7 +52,7 @@ def signs(**loader) -> Signs:
     return Signs(
         loader=settings | loader,
         fetches=[(step, step, 0.01, False) for step in range(200)],
-        bodies=[(0.01, 0.0)] * 200,
+        bodies=[0.01] * 200,
     )
 
 
@@ -156,8 +156,8 @@ def test_a_loader_whose_queue_is_full_is_not_blamed():
 def test_nothing_is_to_gain_only_where_that_is_sure(more, late, there):
     seen = signs(workers=2)
     seen.fetches = [(step, step, late * (step % 100 == 0), False) for step in range(200)]
-    seen.bodies = [(0.01, 0.0)] * 200
-    seen.bodies[20] = seen.bodies[90] = (late, 0.0)  # the machine was busy: no sample is to blame
+    seen.bodies = [0.01] * 200
+    seen.bodies[20] = seen.bodies[90] = late  # the machine was busy: no sample is to blame
     end = {"end_to_end": {"samples_per_second": 8 * 0.97 / 0.01}}
     told = causes.diagnosis(found(0.97) | end | more, seen, "cpu")["causes"]
     assert [one["name"] for one in told] == (["nothing"] if there else [])
@@ -175,7 +175,7 @@ def test_a_few_late_batches_are_slow_samples_unless_steps_are_late_too():
     slow = named(found(0.99), seen)["slow sample"]
     assert slow["seen"]["late_batches"] == 2
     assert slow["at_most"] == pytest.approx(1 / (1 - 0.999 / 3.1), rel=0.02)
-    seen.bodies[20] = seen.bodies[90] = (0.5, 0.0)
+    seen.bodies[20] = seen.bodies[90] = 0.5
     assert "slow sample" not in named(found(0.99), seen)
 
 

@@ -4,8 +4,9 @@ For each loader one process sets a cell up as the workflow does, and measures it
 in two ways: `workflow`, pairs of segments end to end and compute only (gpufeed.benchmarks.ceilings); `watch`,
 a plain loop inside gpufeed.watch, over the same open loader and with the same training step. Runs alternate
 in the order ABBA. AU leaves the starts of epochs out on both sides; `whole_epochs` has them. Writes the means
-of the runs and their difference in points. Exit status 1 where one is above a point. It ends after
-`--seconds` or little more: what a loader has left of its share bounds the pairs of each run.
+of the runs and their difference in points. Exit status 1 where one is above a point. On a GPU steps are CUDA
+graphs: launched one by one they last as long as the host takes, which differs by a tenth from run to run. It
+ends after `--seconds` or little more: what a loader has left of its share bounds the pairs of each run.
 """
 
 import argparse
@@ -17,6 +18,8 @@ from copy import deepcopy
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+
+import torch
 
 import gpufeed.watch
 from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
@@ -151,7 +154,8 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--workers", type=lambda text: text if text == "auto" else int(text), default="auto")
-    parser.add_argument("--cuda-graphs", action="store_true")
+    graphs = {"action": argparse.BooleanOptionalAction, "default": torch.cuda.is_available()}
+    parser.add_argument("--cuda-graphs", **graphs)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--runs", type=int, default=3, help="of each side")

@@ -61,3 +61,11 @@ def test_who_decodes_in_the_workers_is_said_where_it_differs(tmp_path):
     paths += made.write_speeds(tmp_path, free("fastai", 2, **GPU, decoder="simplejpeg"), [100])
     names = [f"dataloader_workers, 2 workers, decoded by {name}" for name in ("pillow", "simplejpeg")]
     assert wording.labels(cells_of(paths)).tolist() == [*names, "fastai, 2 workers"]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0949, "9.5 %"), (0.1, "10 %"), (-0.05, "-5.0 %"), (-0.1, "-10 %"), (None, "-"), (float("nan"), "-")],
+)
+def test_a_percentage_has_a_decimal_below_ten(share, text):
+    assert wording.percent(share) == text

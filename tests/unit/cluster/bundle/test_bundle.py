@@ -121,6 +121,16 @@ def test_what_does_not_fit_this_node_is_refused(bundle, key, value, said):
         contents.check(bundle, "12")
 
 
+def test_the_compiler_is_packed_where_it_is_a_package(tmp_path, monkeypatch):
+    """A stand-in for uv answers with the requirements that it is given."""
+    (tmp_path / "uv").write_text("#!/bin/sh\nexec cat\n")
+    (tmp_path / "uv").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    of_stacks = {cuda: bundle_parts.resolved_requirements(cuda) for cuda in ("12", "13")}
+    assert set(of_stacks["13"]) - set(of_stacks["12"]) == {bundle_parts.NVCC}
+    assert of_stacks["12"]
+
+
 def test_only_packages_without_a_wheel_of_that_version_are_fetched(tmp_path):
     for name in ("Fast_Core-1.0-py3-none-any.whl", "torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl"):
         (tmp_path / name).touch()

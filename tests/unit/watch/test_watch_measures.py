@@ -79,6 +79,7 @@ def test_utilization_is_near_the_truth(name):
     assert found["end_to_end"]["samples_per_second"] == pytest.approx(truth * samples / step_s, rel=0.12)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_a_loader_that_shares_the_device_rests_during_a_burst(ahead):

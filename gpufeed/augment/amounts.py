@@ -1,4 +1,4 @@
-"""The options that `torch`, `chain` and `fused` share, their bounds, and values derived from them.
+"""The options that `torch`, `chain` and `fused` share, and values derived from them.
 
 Pixel values are floats in 0..255 until they are normalised. The steps, in order:
 
@@ -11,12 +11,9 @@ Pixel values are floats in 0..255 until they are normalised. The steps, in order
 6. normalisation: (value / 255 - mean) / std, in `dtype`.
 """
 
-from typing import Any
-
 import torch
 
-from gpufeed.augment.base import CROP_FLIP_DEFAULTS, check_crop_flip
-from gpufeed.core.errors import GpufeedError, require_known
+from gpufeed.augment.base import CROP_FLIP_DEFAULTS
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 FUSED_DEFAULTS = {
@@ -28,20 +25,7 @@ FUSED_DEFAULTS = {
     "dtype": "float32",
 }
 DEFAULTS = {**FUSED_DEFAULTS, "rotate_degrees": 0.0}
-LARGEST = {"brightness": 1, "contrast": 1, "contrast_pivot": 1, "salt_pepper": 1, "rotate_degrees": 180}
 NOISE_TAG = 1  # the fourth word of the noise's counter; other noise can use another tag
-
-
-def check(options: dict[str, Any]) -> None:
-    """Raise GpufeedError for an amount out of its bounds or an unknown dtype."""
-    check_crop_flip(options)
-    for name, largest in LARGEST.items():
-        value = options.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= largest:
-            raise GpufeedError(
-                f"{name} {value!r}", f"a number from 0 to {largest}", "correct config/hydra/augment"
-            )
-    require_known("dtype", options["dtype"], DTYPES, where="config/hydra/augment")
 
 
 def pepper_and_salt(probability: float) -> tuple[int, int]:

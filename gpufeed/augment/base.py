@@ -72,19 +72,6 @@ def channels(values: list[float], device: torch.device) -> torch.Tensor:
 CROP_FLIP_DEFAULTS = {"crop_padding": 4, "flip_probability": 0.5}
 
 
-def check_crop_flip(options: dict[str, Any]) -> None:
-    """Raise GpufeedError unless crop_padding is a whole number >= 0 and flip_probability is in 0..1."""
-    padding, probability = options["crop_padding"], options["flip_probability"]
-    if not isinstance(padding, int) or isinstance(padding, bool) or padding < 0:
-        raise GpufeedError(
-            f"crop_padding {padding!r}", "a whole number of pixels, 0 or more", "correct config/hydra/augment"
-        )
-    if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
-        raise GpufeedError(
-            f"flip_probability {probability!r}", "a number from 0 to 1", "correct config/hydra/augment"
-        )
-
-
 def check_batch(images: torch.Tensor, ids: torch.Tensor) -> None:
     """Raise GpufeedError unless images is uint8 (N, H, W, 3) and ids int64 (N,) beside it, with N > 0."""
     if images.dtype != torch.uint8:

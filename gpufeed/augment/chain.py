@@ -31,15 +31,8 @@ from gpufeed.augment.chain_kernels import (
     window_kernel,
 )
 from gpufeed.augment.numba_cuda import cuda
-from gpufeed.core.errors import GpufeedError, require_known
+from gpufeed.core.errors import GpufeedError
 from gpufeed.system import random_draws
-
-EXCHANGES = ("dlpack", "host")
-
-
-def check_exchange(name: object) -> None:
-    """Raise GpufeedError unless `name` is one of EXCHANGES."""
-    require_known("exchange", name, EXCHANGES, where="config/hydra/augment")
 
 
 def torch_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
@@ -234,8 +227,6 @@ class ChainAugment(DeviceAugment):
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
         """Raise Skip without a CUDA GPU."""
         super().__init__(mean, std, seed, options)
-        amounts.check(self.options)
-        check_exchange(self.options["exchange"])
         require_cuda("chain")
         low, high = seed & random_draws.MASK, (seed >> random_draws.BITS) & random_draws.MASK
         self.key = low, high
@@ -329,16 +320,3 @@ class ChainAugment(DeviceAugment):
         blocks = (-(-len(ids) // DRAWS_BLOCK),)
         launch(draw_kernel, blocks, DRAWS_BLOCK, ids, when, *numbers, drawn)
         return drawn
-
-
-def preprocess_batch(
-    images: torch.Tensor,
-    ids: torch.Tensor,
-    epoch: int | torch.Tensor,
-    mean: Sequence[float],
-    std: Sequence[float],
-    seed: int = 0,
-    **options: Any,
-) -> torch.Tensor:
-    """Make a ChainAugment and call it once, for a script or a notebook."""
-    return ChainAugment(mean, std, seed, options)(images, ids, epoch)

@@ -1,6 +1,5 @@
 """The augment `cpu`: crop and flip of one sample by torchvision, in the process that decoded it."""
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -8,8 +7,7 @@ from PIL import Image
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as F
 
-from gpufeed.augment.base import CROP_FLIP_DEFAULTS, Augment, check_crop_flip
-from gpufeed.core.errors import GpufeedError
+from gpufeed.augment.base import CROP_FLIP_DEFAULTS, Augment
 from gpufeed.system import random_draws
 
 
@@ -18,14 +16,6 @@ class CpuAugment(Augment):
 
     where = "sample"
     defaults: ClassVar[dict[str, Any]] = {**CROP_FLIP_DEFAULTS, "pil": False}
-
-    def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
-        super().__init__(mean, std, seed, options)
-        check_crop_flip(self.options)
-        if not isinstance(self.options["pil"], bool):
-            raise GpufeedError(
-                f"pil {self.options['pil']!r}", "true or false", "correct config/hydra/augment"
-            )
 
     def __call__(self, image: torch.Tensor, sample_id: int, epoch: int) -> torch.Tensor:
         """Return float32 (3, H, W) for an image, uint8 (H, W, 3)."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from gpufeed.augment.base import Augment
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
-from gpufeed.core.errors import GpufeedError
 from gpufeed.system import random_draws
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ DRAWN = {
 # start and shape of the part of an image to decode; its new size; the first row and column of the square to
 # keep
 START, SHAPE, SIZE, FIRST = "start", "shape", "size", "first"
-LARGEST = {"rotate_degrees": 180, "brightness": 1, "contrast": 1, "saturation": 1, "hue": 0.5}
 
 
 class DaliAugment(Augment):
@@ -46,10 +44,6 @@ class DaliAugment(Augment):
         "saturation": 0.2,
         "hue": 0.02,
     }
-
-    def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
-        super().__init__(mean, std, seed, options)
-        check_options(self.options)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         size = self.options["size"]
@@ -148,18 +142,3 @@ class DaliCrops:
         if self.recipe.training:
             return images
         return fn.slice(images, start=values[FIRST], shape=[self.recipe.size] * 2, axes=[0, 1])
-
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise GpufeedError for an impossible size and for an amount out of its range."""
-    size = options["size"]
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-        raise GpufeedError(
-            f"size {size!r}", "a whole number of pixels, 1 or more, or null", "correct config/hydra/augment"
-        )
-    for option, largest in LARGEST.items():
-        amount = options[option]
-        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= largest:
-            raise GpufeedError(
-                f"{option} {amount!r}", f"a number from 0 to {largest}", "correct config/hydra/augment"
-            )

@@ -369,7 +369,6 @@ class FusedAugment(DeviceAugment):
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
         """Raise Skip without a CUDA GPU, unless Triton interprets its kernels on the CPU."""
         super().__init__(mean, std, seed, options)
-        amounts.check(self.options)
         if not jit_toolchain.interpreted():
             require_cuda("fused")
         scale = [1 / (255 * value) for value in std]

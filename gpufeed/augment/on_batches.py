@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from gpufeed.augment.base import DeviceAugment
+from gpufeed.core.config import check_hyper, read_hyper
 from gpufeed.core.errors import require_known
 from gpufeed.core.registry import AUGMENTS, fetch
 
@@ -44,4 +45,6 @@ def batch_augment(
     """
     choices = [one for one, entry in AUGMENTS.items() if entry.where == "device"]
     require_known("augment", name, choices, "gpufeed.batch_augment")
-    return BatchAugment(fetch("augment", name)(mean, std, seed, dict(options or {})))
+    found = {**read_hyper("augment", name), **(options or {})}
+    check_hyper("augment", name, found, "gpufeed.batch_augment")
+    return BatchAugment(fetch("augment", name)(mean, std, seed, found))

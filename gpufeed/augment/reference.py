@@ -3,9 +3,6 @@
 The steps, their order and their options are described in amounts.py.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from torch.nn.functional import pad
 
@@ -19,10 +16,6 @@ class TorchAugment(DeviceAugment):
     """All draws depend on (seed, epoch, id), so that batch size and order do not matter."""
 
     defaults = amounts.DEFAULTS
-
-    def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
-        super().__init__(mean, std, seed, options)
-        amounts.check(self.options)
 
     def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
         """Return (N, 3, H, W), channels_last, of `dtype`.

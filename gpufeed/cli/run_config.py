@@ -150,8 +150,8 @@ def plan_of(config: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Plan
     settle_folders(whole)
     if refused := unwritable(whole["results"]):
         raise refused
-    images = {name: images_in(source) for name, source in whole["sources"].items() if "folder" in source}
     plan = planned(whole)
+    images = {name: images_in(source) for name, source in whole["sources"].items() if "folder" in source}
     cells = plan.cells[EXPERIMENT].values()
     for cell in cells:
         if cell.dataset in images:
@@ -178,9 +178,9 @@ def images_in(source: Mapping[str, Any]) -> int:
 
     Raises GpufeedError for one that cannot be laid out.
     """
-    from gpufeed.datasets.image_folder import TRAIN, parse_options, placed, within  # numpy and pandas
+    from gpufeed.datasets.image_folder import TRAIN, Options, placed, within  # numpy and pandas
 
     folder, limit = expanded(source["folder"]), source.get("limit")
-    found = placed(names_below(folder), parse_options(source.get("options", {})), folder)
+    found = placed(names_below(folder), Options(**source.get("options", {})), folder)
     places = found.places if limit is None else within(found, limit)
     return sum(split == TRAIN for split, *_ in places.values())

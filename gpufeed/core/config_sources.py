@@ -6,12 +6,13 @@ The workflow imports this while it plans, so it needs nothing beyond what Snakem
 from collections.abc import Mapping
 
 from gpufeed.core.cell_matrix import QUANTITY, quantity
-from gpufeed.core.config_schema import validator
+from gpufeed.core.config_schema import explain, validator
 from gpufeed.core.errors import GpufeedError, require_known, unknown
 from gpufeed.core.references import FORMS, check, is_reference
 from gpufeed.core.registry import DERIVED, LAYOUTS, is_made
 
 EVALUATION = "evaluation"  # option of a Dataset: the options that differ for evaluation
+NO_OPTIONS = {"maxProperties": 0, "description": "no options"}  # schema of the other layouts
 
 FASHION_MNIST_FILES = (
     "train-images-idx3-ubyte.gz",
@@ -116,6 +117,14 @@ def check_of(config: Mapping, dataset: str) -> None:
     ]
     for name in (of, config["use_instead"].get(of, of)):
         require_known("dataset", name, others, where)
+
+
+def checked_options(layout: str, options: Mapping) -> Mapping:
+    """Return the options of a source; raise GpufeedError for the first that its layout's schema refuses."""
+    schema = validator("config").schema["$defs"].get(layout, NO_OPTIONS)
+    for error in validator("config").evolve(schema=schema).iter_errors(options):
+        raise explain(error, f"the options of layout {layout}")
+    return options
 
 
 def with_defaults(layout: str, options: Mapping) -> dict:

@@ -7,13 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.errors import GpufeedError, require_known
+from gpufeed.core.errors import GpufeedError
 
-POOLS = ("mean", "class_token")
-PATCHES = ("linear", "conv")
-ACTIVATIONS = ("gelu", "gelu_tanh", "bias_gelu", "linear_bias_gelu")
-BACKENDS = ("auto", "flash", "efficient", "cudnn", "math", "packed")
-RESIDUALS = ("float32", "autocast")
 WIDTHS = (16, 32, 64, 128)  # of a head, for the kernels of packed attention
 BY_EXTENSION = ("bias_gelu", "linear_bias_gelu")  # activations that are kernels of gpufeed.native
 # The same function without the extension, for models that are used and not timed.
@@ -34,14 +29,6 @@ def check(options: Mapping[str, Any], where: str) -> None:
 
     options: those of gpufeed.models.vit.VisionTransformer. where: their place, for the error.
     """
-    for key, choices in (
-        ("pool", POOLS),
-        ("patches", PATCHES),
-        ("activation", ACTIVATIONS),
-        ("sdpa", BACKENDS),
-        ("residual", RESIDUALS),
-    ):
-        require_known(f"model.{key}", options[key], choices, where)
     width, heads, ratio = options["width"], options["heads"], options["mlp_ratio"]
     if width % heads:
         near = [n for n in range(1, width + 1) if width % n == 0 and abs(n - heads) <= max(4, heads)]

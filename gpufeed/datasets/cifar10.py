@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.archive import members
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
@@ -20,7 +21,6 @@ from gpufeed.datasets.staging import (
     Staging,
     check_class_names,
     checksums,
-    no_options,
     only_archive,
     png,
     staging,
@@ -115,7 +115,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
     Raises GpufeedError for an archive that is damaged, incomplete or names code to execute.
     """
-    no_options(options, "cifar10")
+    checked_options("cifar10", options)
     archive = only_archive(archives, "cifar10")
     with staging(out) as stage:
         classes, batches = read_images(archive)

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.archive import members, reading
 from gpufeed.datasets.cifar10 import MEAN, STD
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import checksums, header_shape, no_options, only_archive, staging
+from gpufeed.datasets.staging import checksums, header_shape, only_archive, staging
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 SPLITS = ("train", "test")
@@ -28,7 +29,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
     Raises GpufeedError for a file that is damaged or whose arrays do not fit together.
     """
-    no_options(options, "cifar10_jpeg")
+    checked_options("cifar10_jpeg", options)
     archive = only_archive(archives, "cifar10_jpeg")
     with staging(out) as stage:
         arrays = _read(archive)

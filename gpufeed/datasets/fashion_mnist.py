@@ -5,10 +5,10 @@ Source: H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST: a Novel Image Dataset, 20
 
 from pathlib import Path
 
+from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.idx import FILES, Looks, lay_out
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.staging import no_options
 
 CLASSES = [
     "T-shirt/top",
@@ -31,7 +31,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
     Raises GpufeedError for a missing or damaged file and for images and labels that do not match.
     """
-    no_options(options, "fashion_mnist")
+    checked_options("fashion_mnist", options)
     return lay_out(_by_name(archives), out, dataset, "fashion_mnist", CLASSES, LOOKS)
 
 

@@ -4,18 +4,19 @@ It exercises the idx layout with real images where Fashion-MNIST itself cannot b
 stay in `out/idx`, beside the images. Results on them say nothing about Fashion-MNIST.
 """
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk
 from gpufeed.datasets.idx import FILES, MOST_LABELS, lay_out, write_idx
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.staging import check_keys, impossible, only_manifest
+from gpufeed.datasets.staging import only_manifest
 from gpufeed.decoders.pillow import rgb
 
 
@@ -34,7 +35,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
     of `of`; mean and std are those of the gray training pixels. Raises GpufeedError for options that are
     unknown or impossible, more classes than a byte can name, and a dataset without an evaluation split.
     """
-    choice = parse_options(options)
+    choice = Options(**checked_options("gray_idx", options))
     given = given_manifest(archives, choice)
     folder = out / "idx"
     splits = {"train": given.ids("train"), "test": given.ids(given.info.evaluation_split)}
@@ -59,16 +60,6 @@ def gray(file: Path, size: int) -> np.ndarray:
     """
     luma = Image.fromarray(rgb(file.read_bytes())).convert("L")
     return np.asarray(luma.resize((size, size), Image.Resampling.BILINEAR))
-
-
-def parse_options(options: dict) -> Options:
-    """Return the options, checked; raise GpufeedError for one that is missing, unknown or impossible."""
-    names = [field.name for field in fields(Options)]
-    check_keys(options, names, "gray_idx", required=names)
-    size = options["size"]
-    if type(size) is not int or not 1 <= size <= 1024:
-        raise impossible("gray_idx", "size", size, "a whole number of pixels from 1 to 1024")
-    return Options(**options)
 
 
 def given_manifest(archives: list[Path], options: Options) -> Manifest:

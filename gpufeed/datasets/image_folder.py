@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.image_listing import (
     FOLDER,
@@ -34,11 +35,9 @@ from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
 from gpufeed.datasets.quantity import chosen
 from gpufeed.datasets.staging import (
     NO_SHAPE,
-    check_keys,
     checksums,
     header_shape,
     image_path,
-    impossible,
     only_archive,
     staging,
 )
@@ -91,7 +90,8 @@ def reorganise(
     options that are unknown or impossible, a damaged archive, fewer than two classes, an evaluation class
     without training images, and a name that cannot be kept.
     """
-    choice, source = parse_options(options), only_archive(archives, "image_folder")
+    choice = Options(**checked_options("image_folder", options))
+    source = only_archive(archives, "image_folder")
     names = names_below(source) if source.is_dir() else archive.names(source)
     found = placed(names, choice, source)
     if limit is not None:
@@ -123,18 +123,6 @@ def within(found: Placed, limit: int) -> dict[str, tuple[str, str, str]]:
     rows = [(image_path(*place), found.label(place[1]), place[0]) for place in found.places.values()]
     keep = chosen(pd.DataFrame(rows, columns=["path", "label", "split"]), limit)
     return {name: place for (name, place), stays in zip(found.places.items(), keep, strict=True) if stays}
-
-
-def parse_options(options: dict) -> Options:
-    """Return the options, checked; raise GpufeedError for one that is unknown or impossible."""
-    check_keys(options, {field.name for field in fields(Options)}, "image_folder")
-    choice = Options(**options)
-    share, seed = choice.evaluation_share, choice.seed
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
-        raise impossible("image_folder", "evaluation_share", share, "a share between 0 and 1")
-    if type(seed) is not int or seed < 0:
-        raise impossible("image_folder", "seed", seed, "a whole number from 0 on")
-    return choice
 
 
 def contents(source: Path, places: Mapping[str, object]) -> Iterator[tuple[str, "bytes | Path"]]:

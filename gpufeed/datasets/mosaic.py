@@ -7,16 +7,17 @@ JPEG 4:2:0 with the standard Huffman tables and whole MCUs, so that it can go in
 
 import io
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import check_keys, impossible, only_manifest, staging
+from gpufeed.datasets.staging import only_manifest, staging
 from gpufeed.system.processes import run
 
 MCU = 16  # side in pixels of the smallest unit that 4:2:0 encodes
@@ -50,7 +51,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
     archives: the manifest of the dataset `of`, and nothing else. The label is that of the first tile. Raises
     GpufeedError for options that are unknown or impossible, and for tiles of several sizes.
     """
-    choice = parse_options(options)
+    choice = Options(**checked_options("mosaic", options))
     tiles = tiles_of(archives, choice)
     colour = colour_ids(tiles)
     plans = [plan(index, tiles, colour, choice) for index in range(choice.count)]
@@ -68,23 +69,6 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
         source = {**asdict(choice), "bytes_per_pixel": size / (choice.count * choice.size**2)}
         info = DatasetInfo(dataset, "mosaic", classes, "test", tiles.info.mean, tiles.info.std, source=source)
         return stage.finish(info)
-
-
-def parse_options(options: dict) -> Options:
-    """Return the options, checked; raise GpufeedError for one that is missing, unknown or impossible."""
-    names = {field.name for field in fields(Options)}
-    check_keys(options, names, "mosaic", required=("of", "size", "count"))
-    choice = Options(**options)
-    bounds = {"size": (MCU, 16_384), "count": (1, 10**7), "quality": (1, 100), "seed": (0, 10**9)}
-    for name, (least, most) in bounds.items():
-        value = getattr(choice, name)
-        if type(value) is not int or not least <= value <= most:
-            raise impossible("mosaic", name, value, f"a whole number from {least} to {most}")
-    if choice.size % MCU:
-        raise impossible(
-            "mosaic", "size", choice.size, f"a multiple of {MCU} pixels, so that its MCUs are whole"
-        )
-    return choice
 
 
 def processes(options: Options) -> int:

@@ -4,14 +4,13 @@ The notebook on pipelining makes its images like this, in its Dataset's `__getit
 does not matter. Here a sample always has the same pixels.
 """
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gpufeed.core.config_sources import checked_options
 from gpufeed.datasets.image_folder import MEAN, STD
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import check_keys, impossible, staging
-
-LEAST = {"count": 2, "size": 8, "classes": 2, "seed": 0}
+from gpufeed.datasets.staging import staging
 
 
 @dataclass(frozen=True)
@@ -30,19 +29,9 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
     Mean and standard deviation are ImageNet's. Raises GpufeedError for options that are unknown or
     impossible.
     """
-    choice = parse_options(options)
+    choice = Options(**checked_options("noise", options))
     with staging(out) as stage:
         shape = (choice.size, choice.size, 3)
         stage.rows = [(f"noise/{i:06d}", i % choice.classes, "train", *shape) for i in range(choice.count)]
         classes = [f"class_{label}" for label in range(choice.classes)]
         return stage.finish(DatasetInfo(dataset, "noise", classes, "test", MEAN, STD, source=asdict(choice)))
-
-
-def parse_options(options: dict) -> Options:
-    """Return the options, checked; raise GpufeedError for one that is unknown or impossible."""
-    check_keys(options, {field.name for field in fields(Options)}, "noise")
-    choice = asdict(Options(**options))
-    for name, least in LEAST.items():
-        if type(choice[name]) is not int or choice[name] < least:
-            raise impossible("noise", name, choice[name], f"a whole number, {least} or more")
-    return Options(**choice)

@@ -5,7 +5,7 @@ at all.
 import io
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from gpufeed.core.errors import GpufeedError, require_known
+from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk, sha256_of
 from gpufeed.datasets.archive import is_plain_name
 from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
@@ -154,31 +154,6 @@ def only_manifest(archives: list[Path], layout: str, of: str) -> Manifest:
     """Return the only archive of a layout, the manifest of the dataset `of`; raise GpufeedError otherwise."""
     remedy = "give the source `options: {of: ...}` and no files"
     return Manifest.read(only_archive(archives, layout, f"the manifest of {of}", remedy))
-
-
-def no_options(options: Mapping, layout: str) -> None:
-    """Raise GpufeedError if a layout without options is given some."""
-    for name in options:
-        raise GpufeedError(
-            f"option {name!r} for layout {layout}", "no options", f"remove {name!r} from the source's options"
-        )
-
-
-def check_keys(options: Mapping, allowed: Collection[str], layout: str, required: Sequence[str] = ()) -> None:
-    """Raise GpufeedError for an option that the layout does not know, or for a missing one."""
-    where = f"the options of layout {layout}"
-    for name in options:
-        require_known("option", name, allowed, where)
-    for name in required:
-        if name not in options:
-            raise GpufeedError(f"no {name!r} in {where}", ", ".join(required), f"add {name}")
-
-
-def impossible(layout: str, name: str, found: object, expected: str) -> GpufeedError:
-    """Return the error for an option with a value that the layout cannot use."""
-    return GpufeedError(
-        f"{name}: {found!r} in the options of layout {layout}", expected, f"change {name} in the config"
-    )
 
 
 def check_class_names(classes: list[str], where: object) -> None:

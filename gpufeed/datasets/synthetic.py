@@ -6,20 +6,19 @@ Sample i depends on (seed, i) and the options, not on the samples before it.
 
 import colorsys
 import io
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.config_sources import checked_options
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import check_keys, impossible, png, staging
+from gpufeed.datasets.staging import png, staging
 
 FORMATS = {"jpeg": "jpg", "png": "png"}  # option -> file suffix
 NOISE = 0.08  # standard deviation, of pixels in 0..1
-LARGEST_SIDE = 65_500  # libjpeg's limit
 
 
 @dataclass(frozen=True)
@@ -78,31 +77,8 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 def parse_options(options: dict) -> Options:
     """Return the options, checked; raise GpufeedError for one that is unknown or impossible."""
-    check_keys(options, {field.name for field in fields(Options)}, "synthetic")
-    size = options.get("size", Options.size)
-    choice = Options(**{**options, "size": tuple(size) if isinstance(size, list) else size})
-    for name in ("count", "classes", "quality", "seed"):
-        if type(getattr(choice, name)) is not int:
-            raise impossible("synthetic", name, getattr(choice, name), "a whole number")
-    shape = choice.shape if isinstance(choice.size, int | tuple) else ()
-    if len(shape) != 2 or not all(type(side) is int and 8 <= side <= LARGEST_SIDE for side in shape):
-        raise impossible(
-            "synthetic", "size", choice.size, f"pixels from 8 to {LARGEST_SIDE}, or [height, width]"
-        )
-    if choice.format not in FORMATS:
-        raise impossible("synthetic", "format", choice.format, f"one of: {', '.join(FORMATS)}")
-    if not 1 <= choice.quality <= 100:
-        raise impossible("synthetic", "quality", choice.quality, "1 to 100")
-    if choice.seed < 0:
-        raise impossible("synthetic", "seed", choice.seed, "0 or more")
-    for name in ("grayscale_share", "evaluation_share"):
-        share = getattr(choice, name)
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise impossible("synthetic", name, share, "a share from 0 to 1")
-    if choice.classes < 1 or choice.count - choice.evaluation < choice.classes:
-        found = f"{choice.count - choice.evaluation} training images for {choice.classes} classes"
-        raise GpufeedError(found, "at least one for each class", "raise `count` or lower `evaluation_share`")
-    return choice
+    size = checked_options("synthetic", options).get("size", Options.size)
+    return Options(**{**options, "size": tuple(size) if isinstance(size, list) else size})
 
 
 def grating(index: int, label: int, options: Options) -> np.ndarray:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.archive import Member, members
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
@@ -18,7 +19,6 @@ from gpufeed.datasets.staging import (
     check_class_names,
     checksums,
     header_shape,
-    no_options,
     only_archive,
     staging,
 )
@@ -52,7 +52,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
     label and file name. Raises GpufeedError for a damaged archive, a class without training images, and an
     annotation that is missing, repeated or malformed, or that names an unknown class or no file.
     """
-    no_options(options, "tiny_imagenet")
+    checked_options("tiny_imagenet", options)
     archive = only_archive(archives, "tiny_imagenet")
     with staging(out) as stage:
         contents = _read_contents(archive)

@@ -88,8 +88,8 @@ class Decoder(ABC):
     parallel: how it uses several cores: "processes" (one core a call: run several processes), "own threads"
     (one call uses `threads` cores) or "device" (the GPU decodes, `threads` cores help). by_torch: whether
     images come from torch, which then resizes them faster than Pillow. needs: modules beside Pillow, and the
-    package that brings each. settings: what it chose for the size of its files, as in records; empty if size
-    does not matter.
+    package that brings each; the last is `library`, which decodes. settings: what it chose for the size of
+    its files, as in records; empty if size does not matter.
     """
 
     name: ClassVar[str]
@@ -101,9 +101,9 @@ class Decoder(ABC):
 
     def __init__(self, threads: int = 1):
         """Check the node. threads: cores that one call may use. Raises Skip if the node lacks a package."""
-        self.threads = threads
-        for module, package in self.needs.items():
-            import_or_skip(f"Decoder {self.name}", module, package)
+        self.threads, needs = threads, self.needs.items()
+        found = [import_or_skip(f"Decoder {self.name}", module, package) for module, package in needs]
+        self.library = found[-1] if found else None
 
     def expect(self, size: float) -> None:  # noqa: B027 - most decode all sizes alike
         """Prepare for files of this mean size in bytes."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gpufeed.decoders.dali_pipeline import DecodePipeline
 
-NEEDS = {"nvidia.dali": "nvidia-dali-cuda120 or nvidia-dali-cuda130", "simplejpeg": "simplejpeg"}
+NEEDS = {"simplejpeg": "simplejpeg", "nvidia.dali": "nvidia-dali-cuda120 or nvidia-dali-cuda130"}
 
 
 class DaliCpuDecoder(ResizingDecoder):
@@ -56,8 +56,3 @@ class DaliCpuDecoder(ResizingDecoder):
             return [image.numpy() for image in self.pipeline.decode(files, device("cpu"))]
         except RuntimeError as error:
             raise Refused(str(error)) from error
-
-    def version(self) -> str:
-        import nvidia.dali
-
-        return f"{self.name} {nvidia.dali.__version__}"

@@ -140,8 +140,3 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
             return self.pipeline.decode(files, self.device)
         except RuntimeError as error:
             raise self.refusal(error) from error
-
-    def version(self) -> str:
-        import nvidia.dali
-
-        return f"{self.name} {nvidia.dali.__version__}"

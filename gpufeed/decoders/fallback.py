@@ -25,7 +25,6 @@ class FallbackDecoder(Decoder):
 
     takes: ClassVar[frozenset[str]] = JPEG_KINDS | PNG_KINDS
     resize: tuple[int, int] | None = None  # (height, width) of its images, if not that of the files
-    library: Any  # the package that decodes, whose version is the decoder's
 
     def __init__(self, threads: int = 1):
         super().__init__(threads)

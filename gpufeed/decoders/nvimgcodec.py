@@ -17,10 +17,7 @@ class NvImageCodecDecoder(DeviceDecoder):
     tolerance = NVJPEG_TOLERANCE
 
     def open(self) -> None:
-        from nvidia import nvimgcodec
-
-        self.library = nvimgcodec
-        self.codec = nvimgcodec.Decoder(
+        self.codec = self.library.Decoder(
             device_id=self.device.index, max_num_cpu_threads=self.threads, options=OPTIONS
         )
 

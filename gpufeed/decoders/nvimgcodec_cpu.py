@@ -7,7 +7,7 @@ import numpy as np
 from gpufeed.decoders.base import EXACT
 from gpufeed.decoders.fallback import FallbackDecoder
 
-NEEDS = {"nvidia.nvimgcodec": "nvidia-nvimgcodec-cu12 or nvidia-nvimgcodec-cu13", "simplejpeg": "simplejpeg"}
+NEEDS = {"simplejpeg": "simplejpeg", "nvidia.nvimgcodec": "nvidia-nvimgcodec-cu12 or nvidia-nvimgcodec-cu13"}
 OPTIONS = ":fancy_upsampling=1"  # backends that can interpolate chroma as libjpeg does
 
 
@@ -21,13 +21,10 @@ class NvImageCodecCpuDecoder(FallbackDecoder):
 
     def __init__(self, threads: int = 1):
         super().__init__(threads)
-        from nvidia import nvimgcodec
-
-        self.library = nvimgcodec
-        self.codec = nvimgcodec.Decoder(
-            device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
+        self.codec = self.library.Decoder(
+            device_id=self.library.NVIMGCODEC_DEVICE_CPU_ONLY,
             max_num_cpu_threads=threads,
-            backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
+            backends=[self.library.Backend(self.library.CPU_ONLY)],
             options=OPTIONS,
         )
 

@@ -10,17 +10,14 @@ class OpenCVDecoder(SingleDecoder):
     """libjpeg-turbo and libpng behind cv2.imdecode."""
 
     name = "opencv"
-    needs = {"cv2": "opencv-python-headless", "simplejpeg": "simplejpeg"}  # noqa: RUF012
+    needs = {"simplejpeg": "simplejpeg", "cv2": "opencv-python-headless"}  # noqa: RUF012
     tolerance = EXACT  # on 1,110 real JPEGs, cv2 5.0.0 against Pillow 13.0.0
 
     def __init__(self, threads: int = 1):
         super().__init__(threads)
-        import cv2
-
         # OpenCV's threads do not survive the fork of a decoding process, which may use one core only
-        cv2.setNumThreads(1)
-        self.library = cv2
-        self.flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+        self.library.setNumThreads(1)
+        self.flags = self.library.IMREAD_COLOR | self.library.IMREAD_IGNORE_ORIENTATION
 
     def decode_one(self, data: bytes) -> np.ndarray | None:
         try:

@@ -16,12 +16,6 @@ class SimpleJpegDecoder(SingleDecoder):
     takes = JPEG_KINDS
     tolerance = EXACT  # on 1,110 real JPEGs, simplejpeg 1.9.0 against Pillow 13.0.0
 
-    def __init__(self, threads: int = 1):
-        super().__init__(threads)
-        import simplejpeg
-
-        self.library = simplejpeg
-
     def decode_one(self, data: bytes) -> np.ndarray | None:
         try:
             return self.library.decode_jpeg(data)  # (H, W, 3)

@@ -65,9 +65,7 @@ class StripsDecoder(FallbackDecoder):
                 yield Task(list(places), list(jpegs))
 
     def version(self) -> str:
-        import simplejpeg
-
-        return f"{self.name} by simplejpeg {simplejpeg.__version__}"
+        return f"{self.name} by simplejpeg {self.library.__version__}"
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,7 @@ class TorchcodecCpuDecoder(SingleDecoder):
 
     def __init__(self, threads: int = 1):
         super().__init__(threads)
-        import torchcodec
-
-        require_decode_jpeg(self.name, torchcodec)
-        self.library = torchcodec
+        require_decode_jpeg(self.name, self.library)
 
     def decode_one(self, data: bytes) -> np.ndarray | None:
         try:

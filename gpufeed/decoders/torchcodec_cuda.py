@@ -1,7 +1,6 @@
 """torchcodec on the GPU: nvJPEG, and the JPEG engine of those GPUs that have one."""
 
 from collections.abc import Callable
-from types import ModuleType
 
 import torch
 
@@ -16,11 +15,9 @@ class TorchcodecCudaDecoder(TorchvisionCudaDecoder):
     name = "torchcodec_cuda"
     needs = {"simplejpeg": "simplejpeg", "torchcodec": TORCHCODEC}  # noqa: RUF012
 
-    def bring(self) -> tuple[ModuleType, Callable]:
-        import torchcodec
-
-        require_decode_jpeg(self.name, torchcodec)
-        return torchcodec, torchcodec.decoders.decode_jpeg
+    def call(self) -> Callable:
+        require_decode_jpeg(self.name, self.library)
+        return self.library.decoders.decode_jpeg
 
     def _planes(self, files: list[bytes]) -> list[torch.Tensor]:
         return super()._planes([without_exif(data) for data in files])

@@ -10,15 +10,9 @@ class TorchvisionCpuDecoder(SingleDecoder):
     """libjpeg-turbo and libpng behind torchvision.io.decode_image."""
 
     name = "torchvision_cpu"
-    needs = {"torchvision": "torchvision", "simplejpeg": "simplejpeg"}  # noqa: RUF012
+    needs = {"simplejpeg": "simplejpeg", "torchvision": "torchvision"}  # noqa: RUF012
     by_torch = True
     tolerance = EXACT  # on 1,110 real JPEGs, torchvision 0.25.0 against Pillow 13.0.0
-
-    def __init__(self, threads: int = 1):
-        super().__init__(threads)
-        import torchvision
-
-        self.library = torchvision
 
     def decode_one(self, data: bytes) -> np.ndarray | None:
         import torch

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable
-from types import ModuleType
 
 import torch
 
@@ -16,24 +15,22 @@ class TorchvisionCudaDecoder(DeviceDecoder):
     """The list call of decode_jpeg, which returns nothing if one file of the list is bad."""
 
     name = "torchvision_cuda"
-    needs = {"torchvision": "torchvision", "simplejpeg": "simplejpeg"}  # noqa: RUF012
+    needs = {"simplejpeg": "simplejpeg", "torchvision": "torchvision"}  # noqa: RUF012
     takes = NVJPEG_KINDS
     # nvJPEG repeats chroma pixels where libjpeg interpolates: on 20,000 real JPEGs of 64 x 64 pixels up to
     # 135 from Pillow, and at most 10.0 in the mean over an image (torchvision 0.26, H200).
     tolerance = Tolerance(160, 12.0)
 
     def open(self) -> None:
-        self.library, self.decode_jpeg = self.bring()
+        self.decode_jpeg = self.call()
         # torch warns once in a process about read-only buffers, which decode_jpeg uses too
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.frombuffer(b"\0", dtype=torch.uint8)
 
-    def bring(self) -> tuple[ModuleType, Callable]:
-        """Import the library; return it and its decode_jpeg."""
-        import torchvision
-
-        return torchvision, torchvision.io.decode_jpeg
+    def call(self) -> Callable:
+        """Return the library's decode_jpeg."""
+        return self.library.io.decode_jpeg
 
     def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
         return isolate(self._decode_batch, files)

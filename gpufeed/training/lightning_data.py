@@ -15,7 +15,7 @@ from pytorch_lightning import LightningDataModule
 from gpufeed.core.cell_matrix import check_names, content
 from gpufeed.core.cells import Cell, impossible, settle
 from gpufeed.core.compose import shipped
-from gpufeed.core.config import check_hyper, read_hyper
+from gpufeed.core.config import check_axes, check_hyper, read_hyper
 from gpufeed.core.config_sources import check_source
 from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.registry import LOADERS
@@ -88,11 +88,8 @@ class ImageDataModule(LightningDataModule):
         choices = [name for name, entry in LOADERS.items() if not entry.ceiling]  # ceilings repeat one batch
         require_known("loader", self.loader, choices, where)
         check_names(axes, where, config["sources"])
-        for key, least in (("batch_size", 1), ("num_workers", 0), ("prefetch_factor", 1), ("seed", 0)):
-            value = getattr(self, key)
-            if (type(value) is not int or value < least) and (key, value) != ("prefetch_factor", None):
-                expected = f"a number of {least} or more"
-                raise GpufeedError(f"{key} {value!r} in {where}", expected, f"correct {key}")
+        numbers = {key: getattr(self, key) for key in ("batch_size", "prefetch_factor", "seed")}
+        check_axes({**numbers, "workers": self.num_workers}, where)
         entry = LOADERS[axes["loader"]]
         options = {**read_hyper("augment", self.augment), **self.augment_options}
         check_hyper("augment", self.augment, options, where)

@@ -10,7 +10,7 @@ device at its end. own: the bytes go through pinned memory, the next batch while
 own_pieces: the same by PieceDecoder, each batch in pieces; own_pieces_4, own_pieces_8: in so many at most,
 the largest batch. own_pinned: they are in pinned memory already. own_kernels: they are on the device, on its
 own clock. own_by_contract: the registered decoder, whole files taken apart each time. Strips: as the loader
-decodes them, without its bookkeeping, by the engines and by our kernels (strips_cuda_jpeg). Prints a table of
+decodes them, without its bookkeeping, by the engines. Prints a table of
 images a second and of the kernels' shares of one call for all, then one line of JSON, which RESULT gets too.
 """
 
@@ -258,7 +258,7 @@ def contestants(
         yield "own_pinned", size, own.images, own.from_pinned
         yield "own_kernels", size, own.images, own.kernels
         yield "own_kernels_plain", size, own.images, lambda own=own: own.kernels(fancy=False)
-    for name in ("nvimgcodec", "torchvision_cuda", "cuda_jpeg"):
+    for name in ("nvimgcodec", "torchvision_cuda"):
         for size in sizes:
             try:
                 strips = Strips(name, groups, size, folder)

@@ -25,7 +25,7 @@ COUNT, SIDE = 256, 64  # 16,384 rows, the tallest strip that is built
 CALLS = 300
 
 
-@pytest.fixture(params=["nvimgcodec", "torchvision_cuda", "cuda_jpeg", "cpu"])
+@pytest.fixture(params=["nvimgcodec", "torchvision_cuda", "cpu"])
 def backend(request):
     try:
         return backend_class(request.param)(DEVICE, 4)
@@ -35,7 +35,7 @@ def backend(request):
 
 def alone(backend, encoded: list[bytes]) -> np.ndarray:
     """The files by the same library, each alone: uint8 (N, H, W, 3)."""
-    if backend.name in ("cpu", "cuda_jpeg"):
+    if backend.name == "cpu":
         return np.stack([rgb(data) for data in encoded])
     if backend.name == "torchvision_cuda":
         data = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in encoded]

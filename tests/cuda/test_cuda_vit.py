@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 from gpufeed import native
 from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import Skip
-from gpufeed.core.vit_options import ACTIVATIONS, BY_EXTENSION, HALF_ONLY, PLAIN_FORM
+from gpufeed.core.vit_options import BY_EXTENSION, HALF_ONLY, PLAIN_FORM
 from gpufeed.models.make import make, portable, require
 from gpufeed.native.jit_toolchain import require_compiler
 from gpufeed.system.devices import apply_precision, autocast
@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
 ]
 
+ACTIVATIONS = ["gelu", "gelu_tanh", *BY_EXTENSION]
 BACKENDS = ["auto", "flash", "efficient", "cudnn", "math"]
 FUSED = ["flash", "efficient", "cudnn"]
 PRECISIONS = ["fp32", "tf32", "fp16", "bf16"]

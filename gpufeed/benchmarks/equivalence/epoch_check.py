@@ -118,13 +118,13 @@ def check_epoch(
             seen.take(waiting)
             waiting = []
     seen.take(waiting)
+    ids = seen.whole("ids")
     if not replacement:
-        check_samples(seen.ids(), split_ids, reference)
+        check_samples(ids, split_ids, reference)
     check_sizes(sizes, count, size)
-    if order is None:
-        order = seen.ids()
-    check_order(seen.ids(), order, reference)
-    check_labels(order, seen.labels(), reference)
+    order = ids if order is None else order
+    check_order(ids, order, reference)
+    check_labels(order, seen.whole("labels"), reference)
     check_pixels(seen, reference, source, epoch, found)
     return order
 
@@ -148,23 +148,9 @@ class Seen:
         """Keep the ids of a batch beyond the expected end."""
         self.parts["ids"].append(ids)
 
-    def _whole(self, name: str) -> np.ndarray:
+    def whole(self, name: str) -> np.ndarray:
+        """Return one of ROW over all batches."""
         return np.concatenate([np.empty(0, np.int64), *self.parts[name]])
-
-    def ids(self) -> np.ndarray:
-        return self._whole("ids")
-
-    def labels(self) -> np.ndarray:
-        return self._whole("labels")
-
-    def compared(self) -> np.ndarray:
-        return self._whole("compared")
-
-    def largest(self) -> np.ndarray:
-        return self._whole("largest")
-
-    def total(self) -> np.ndarray:
-        return self._whole("total")
 
 
 def compare(batch: Batch, expected: np.ndarray, reference: Reference, epoch: int, first: bool) -> Row:
@@ -302,13 +288,13 @@ def check_pixels(
     seen: Seen, reference: Reference, source: PixelSource, epoch: int, found: Differences
 ) -> None:
     """Add the epoch to `found`; raise Mismatch if any image exceeds the tolerance."""
-    ids, values = seen.compared(), math.prod(reference.shape)
-    largest, mean = seen.largest(), seen.total() / values
+    ids, values = seen.whole("compared"), math.prod(reference.shape)
+    largest, mean = seen.whole("largest"), seen.whole("total") / values
     most, most_mean = reference.allowed(source, ids, epoch)
     beyond = np.flatnonzero((largest > most) | (mean > most_mean))
     found.samples += len(ids)
     found.values += len(ids) * values
-    found.total += int(seen.total().sum())
+    found.total += int(seen.whole("total").sum())
     found.largest = max(found.largest, int(largest.max(initial=0)))
     found.beyond += len(beyond)
     named = [

@@ -31,30 +31,22 @@ EMPTY = f"no image in this folder (names ending in {', '.join(SUFFIXES)})"
 
 
 @dataclass(frozen=True)
-class Found:
-    """A path, and why it cannot be an image; None if nothing speaks against it."""
+class Picture:
+    """A path with its pixels, uint8 (H, W, 3), once it is read, or with the reason why it has none."""
 
     path: str
     reason: str | None = None
+    pixels: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A path with its pixels, uint8 (H, W, 3), or with the reason why there are none."""
-
-    path: str
-    pixels: np.ndarray | None
-    reason: str | None
-
-
-def find(paths: Iterable[str]) -> Iterator[Found]:
+def find(paths: Iterable[str]) -> Iterator[Picture]:
     """Yield the files of `paths` in order, folders replaced by the images below them, sorted by name.
 
     A folder without images is yielded too, with that as its reason.
     """
     for path in paths:
         if not os.path.isdir(path):
-            yield Found(path)
+            yield Picture(path)
             continue
         empty, failed = True, []
         for folder, folders, names in os.walk(path, onerror=failed.append):
@@ -62,11 +54,11 @@ def find(paths: Iterable[str]) -> Iterator[Found]:
             for name in sorted(names):
                 if name.lower().endswith(SUFFIXES):
                     empty = False
-                    yield Found(os.path.join(folder, name))
+                    yield Picture(os.path.join(folder, name))
         for error in failed:
-            yield Found(error.filename, f"a folder that cannot be read: {error.strerror}")
+            yield Picture(error.filename, f"a folder that cannot be read: {error.strerror}")
         if empty and not failed:
-            yield Found(path, EMPTY)
+            yield Picture(path, EMPTY)
 
 
 def samples(manifest: str | Path, count: int) -> list[str]:
@@ -86,30 +78,30 @@ class Reader:
         self.size, self.recipe = size, recipe
         self.decoder = PillowDecoder()
 
-    def read(self, found: Found) -> Picture:
+    def read(self, found: Picture) -> Picture:
         """Return one picture; never raise for a bad file."""
         if found.reason:
-            return Picture(found.path, None, found.reason)
+            return found
         try:
             file = os.stat(found.path)
             if not stat.S_ISREG(file.st_mode):  # a pipe or a device may never end
-                return Picture(found.path, None, "neither a file nor a folder")
+                return Picture(found.path, "neither a file nor a folder")
             if file.st_size > MOST_BYTES:
-                return Picture(found.path, None, f"{file.st_size} bytes, at most {MOST_BYTES} are read")
+                return Picture(found.path, f"{file.st_size} bytes, at most {MOST_BYTES} are read")
             data = read_file(found.path)
         except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
-            return Picture(found.path, None, getattr(error, "strerror", None) or str(error))
+            return Picture(found.path, getattr(error, "strerror", None) or str(error))
         except GpufeedError as error:
-            return Picture(found.path, None, error.found.removeprefix(f"{found.path}: "))
+            return Picture(found.path, error.found.removeprefix(f"{found.path}: "))
         decoded = self.decoder.decode([data])
         if decoded.images[0] is None:
-            return Picture(found.path, None, decoded.outcomes[0].reason)
+            return Picture(found.path, decoded.outcomes[0].reason)
         image = decoded.images[0]
         if self.recipe is not None:
             sample = self.recipe.cut(image, self.recipe.window(0, 0, *image.shape[:2]))
         else:
             sample = resized(image, self.size)
-        return Picture(found.path, sample, None)
+        return Picture(found.path, pixels=sample)
 
 
 def batches(paths: Iterable[str], reader: Reader, batch_size: int, threads: int) -> Iterator[list[Picture]]:

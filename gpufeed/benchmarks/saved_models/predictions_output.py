@@ -30,22 +30,16 @@ def write_predictions(
 
     top: the most classes of a row; classes: all classes, for the width of a table's columns.
     """
-    write = {"table": write_table, "csv": write_csv, "json": write_json}[format]
-    counter = Counter(predictions)
-    write(counter, out, top, classes)
-    return counter.without
+    without = 0
 
-
-class Counter:
-    """Passes predictions on and counts the files without one."""
-
-    def __init__(self, predictions: Iterable[Prediction]):
-        self.predictions, self.without = predictions, 0
-
-    def __iter__(self) -> Iterator[Prediction]:
-        for prediction in self.predictions:
-            self.without += prediction.reason is not None
+    def counted() -> Iterator[Prediction]:
+        nonlocal without
+        for prediction in predictions:
+            without += prediction.reason is not None
             yield prediction
+
+    {"table": write_table, "csv": write_csv, "json": write_json}[format](counted(), out, top, classes)
+    return without
 
 
 def write_table(predictions: Iterable[Prediction], out: TextIO, top: int, classes: Sequence[str]) -> None:

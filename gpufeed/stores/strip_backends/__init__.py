@@ -1,6 +1,4 @@
-"""Backends that decode strips, and their choice: the CPU's cores, nvImageCodec, torchvision or our
-kernels.
-"""
+"""Backends that decode strips, and their choice: nvImageCodec, torchvision or the CPU's cores."""
 
 import logging
 from importlib import import_module
@@ -16,22 +14,19 @@ BACKENDS = {
     "nvimgcodec": "gpufeed.stores.strip_backends.nvimgcodec:NvImageCodecStrips",
     "torchvision_cuda": "gpufeed.stores.strip_backends.torchvision_cuda:TorchvisionStrips",
     "cpu": "gpufeed.stores.strip_backends.cpu:CpuStrips",
-    "cuda_jpeg": "gpufeed.stores.strip_backends.cuda_jpeg:CudaJpegStrips",
 }
-BY_NAME = ("cuda_jpeg",)  # only on request, since it may have to be compiled first
 log = logging.getLogger("gpufeed")
 
 
 def open_backend(device: torch.device, threads: int, name: str | None = None) -> StripBackend:
-    """Return the named backend, or the first outside BY_NAME that this node can run for `device`.
+    """Return the named backend, or the first that this node can run for `device`.
 
     threads: cores that it may use. Raises Skip with the reason if the named one cannot run here, and
     GpufeedError for an unknown name.
     """
     if name is not None:
         return backend_class(name)(device, threads)
-    candidates = [name for name in BACKENDS if name not in BY_NAME]
-    for candidate in candidates if device.type == "cuda" else ["cpu"]:
+    for candidate in BACKENDS if device.type == "cuda" else ["cpu"]:
         try:
             return backend_class(candidate)(device, threads)
         except Skip as skip:

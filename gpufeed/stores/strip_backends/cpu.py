@@ -51,7 +51,7 @@ class CpuStrips(StripBackend):
 
     def __init__(self, device: torch.device, threads: int):
         super().__init__(device, threads)
-        import_or_skip("Decoder strips", "simplejpeg", "simplejpeg")
+        self.library = import_or_skip("Decoder strips", "simplejpeg", "simplejpeg")
         self.pool = ThreadPoolExecutor(threads)
         self.staging: torch.Tensor | None = None
 
@@ -81,6 +81,4 @@ class CpuStrips(StripBackend):
         return self.staging[: len(out)]
 
     def version(self) -> str:
-        import simplejpeg
-
-        return f"strips by simplejpeg {simplejpeg.__version__}"
+        return f"strips by simplejpeg {self.library.__version__}"

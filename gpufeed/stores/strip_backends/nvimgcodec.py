@@ -25,15 +25,12 @@ class NvImageCodecStrips(StripBackend):
     def __init__(self, device: torch.device, threads: int):
         super().__init__(device, threads)
         packages = "nvidia-nvimgcodec-cu12 or nvidia-nvimgcodec-cu13"
-        import_or_skip("Decoder strips by nvimgcodec", "nvidia.nvimgcodec", packages)
-        from nvidia import nvimgcodec
-
-        self.library = nvimgcodec
+        self.library = import_or_skip("Decoder strips by nvimgcodec", "nvidia.nvimgcodec", packages)
         index = torch.cuda.current_device() if device.index is None else device.index
-        engine = nvimgcodec.Backend(nvimgcodec.HW_GPU_ONLY, load_hint=1.0)
-        self.codec = nvimgcodec.Decoder(device_id=index, max_num_cpu_threads=threads, backends=[engine])
-        self.params = nvimgcodec.DecodeParams(
-            apply_exif_orientation=False, color_spec=nvimgcodec.SRGB, sample_format=nvimgcodec.I_RGB
+        engine = self.library.Backend(self.library.HW_GPU_ONLY, load_hint=1.0)
+        self.codec = self.library.Decoder(device_id=index, max_num_cpu_threads=threads, backends=[engine])
+        self.params = self.library.DecodeParams(
+            apply_exif_orientation=False, color_spec=self.library.SRGB, sample_format=self.library.I_RGB
         )
         data, strip = trial_strip()
         if self.decode_into([data], [strip], torch.empty(strip.shape, dtype=torch.uint8, device=device)):

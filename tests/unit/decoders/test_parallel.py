@@ -235,7 +235,7 @@ def test_a_bad_file_is_an_error_with_its_path_and_the_rest_goes_on(images, tmp_p
     if damage == "cut":
         bad.write_bytes(Path(paths[0]).read_bytes()[:200])
     elif damage == "size":
-        options = {"count": 1, "size": 16, "classes": 1, "evaluation_share": 0.0}
+        options = {"count": 2, "size": 16, "classes": 2, "evaluation_share": 0.0}
         bad.write_bytes(reorganise([], tmp_path / "x", "x", options).paths()[0].read_bytes())
     with open_bulk(name, 2, CPU) as bulk:
         opened(bulk, [*paths[:12], str(bad), *paths[13:]])

@@ -16,7 +16,7 @@ from PIL import Image
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.benchmarks.equivalence import window_check
-from gpufeed.benchmarks.equivalence.window_images import coordinate_jpeg, read_windows
+from gpufeed.benchmarks.equivalence.window_check import coordinate_jpeg, read_windows
 from gpufeed.core.cells import Cell, impossible
 from gpufeed.core.equivalence_verdict import loader_settings, variant
 from gpufeed.core.errors import GpufeedError, Skip

@@ -135,19 +135,6 @@ def test_constant_stays():
     assert learning_rates(OPTIONS, 3) == [1e-2] * 3
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"optimiser": "adma"}, "trainer.optimiser 'adma'"),
-        ({"schedule": "cosine"}, "trainer.schedule 'cosine'"),
-        ({"learning_rate": 0.0}, "trainer.learning_rate 0.0"),
-    ],
-)
-def test_wrong_options_are_told(tmp_path, change, message):
-    with pytest.raises(GpufeedError, match=message):
-        toy_trainer(tmp_path, options=change)
-
-
 def test_weight_decay_can_leave_biases_and_norms_alone():
     """Without a gradient AdamW changes a parameter by its decay alone."""
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Conv2d(1, 1, 2))

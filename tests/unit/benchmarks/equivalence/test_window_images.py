@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from simplejpeg import decode_jpeg
 
-from gpufeed.benchmarks.equivalence.window_images import coordinate_image, coordinate_jpeg, read_windows
+from gpufeed.benchmarks.equivalence.window_check import coordinate_image, coordinate_jpeg, read_windows
 
 
 def crop(picture: Image.Image, window: tuple[int, int, int, int], size: int, flip: bool) -> np.ndarray:

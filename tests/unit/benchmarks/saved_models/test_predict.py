@@ -18,7 +18,7 @@ from torchvision.transforms import InterpolationMode, functional
 from trained_fixtures import CLASSES, about, write_model
 
 from gpufeed.benchmarks.saved_models import image_files
-from gpufeed.benchmarks.saved_models.image_files import EMPTY, Found, Reader, find
+from gpufeed.benchmarks.saved_models.image_files import EMPTY, Picture, Reader, find
 from gpufeed.benchmarks.saved_models.model_file import load, save
 from gpufeed.benchmarks.saved_models.prediction import Predictor, predict_to_csv
 from gpufeed.benchmarks.saved_models.predictions_output import shown
@@ -215,25 +215,25 @@ def test_files_are_found_in_order_and_an_empty_folder_is_told(photos, tmp_path):
     (tmp_path / "empty").mkdir()
     names = [str(tmp_path / "empty"), str(photos / "more"), str(photos / "notes.txt")]
     assert list(find(names)) == [
-        Found(names[0], EMPTY),
-        Found(str(photos / "more/e_large_green.JPG")),
-        Found(str(photos / "more/f_blue.png")),
-        Found(names[2]),  # named, so that it is tried whatever its name
+        Picture(names[0], EMPTY),
+        Picture(str(photos / "more/e_large_green.JPG")),
+        Picture(str(photos / "more/f_blue.png")),
+        Picture(names[2]),  # named, so that it is tried whatever its name
     ]
 
 
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path, monkeypatch):
     reader = Reader((8, 10))
     os.mkfifo(tmp_path / "pipe.jpg")
-    assert reader.read(Found(str(tmp_path / "pipe.jpg"))).reason == "neither a file nor a folder"
+    assert reader.read(Picture(str(tmp_path / "pipe.jpg"))).reason == "neither a file nor a folder"
     monkeypatch.setattr(image_files, "MOST_BYTES", 10)
     (tmp_path / "huge.jpg").write_bytes(encode(picture((1, 2, 3)), "JPEG"))
-    assert "at most 10 are read" in reader.read(Found(str(tmp_path / "huge.jpg"))).reason
+    assert "at most 10 are read" in reader.read(Picture(str(tmp_path / "huge.jpg"))).reason
 
 
 def test_pixels_are_those_of_the_reference_resized(photos):
     path = photos / "more" / "e_large_green.JPG"
-    found = Reader((8, 10)).read(Found(str(path)))
+    found = Reader((8, 10)).read(Picture(str(path)))
     expected = Image.open(path).convert("RGB").resize((10, 8), Image.Resampling.BILINEAR)
     assert np.array_equal(found.pixels, np.array(expected))
 
@@ -244,7 +244,7 @@ def test_a_model_trained_on_crops_sees_the_middle_of_each_picture(model, photos)
     hyper = {**saved.about["cell"]["hyper"], "recipe": {"size": 8, "short_side": 10}}
     cropping = replace(saved, about={**saved.about, "cell": {**saved.about["cell"], "hyper": hyper}})
     path = photos / "more" / "e_large_green.JPG"
-    found = Reader((8, 8), cropping.recipe).read(Found(str(path)))
+    found = Reader((8, 8), cropping.recipe).read(Picture(str(path)))
     image = functional.resize(Image.open(path).convert("RGB"), 10, InterpolationMode.BILINEAR)
     left, top = (image.width - 8) // 2, (image.height - 8) // 2
     assert np.array_equal(found.pixels, np.array(image.crop((left, top, left + 8, top + 8))))

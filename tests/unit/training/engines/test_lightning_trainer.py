@@ -113,8 +113,6 @@ def test_the_progress_bar_runs(tmp_path, capsys):
 
 
 def test_cuda_graphs_are_refused(tmp_path):
-    with pytest.raises(GpufeedError, match="CUDA graphs with trainer lightning"):
-        LightningTrainer(toys.toy_job(tmp_path, cuda_graphs=True))
     cell = Cell("e", "d", "resident", trainer="lightning", cuda_graphs=True)
     assert impossible(cell).startswith("trainer lightning calls Python between the parts of a step")
 

@@ -19,7 +19,8 @@ HERE = Path(__file__).parent
 DOCUMENTS, GOLDEN = HERE / "documents", HERE / "held"
 PUBLISHED = unpacked(ROOT / "results/reference")
 CONFIGS = ("config", "demo", "own", "reference")
-PROFILES = {"reference": ("--profile", "slurm")}  # its default resources, which those of a site replace
+# a part of it; the default resources of the profile, which those of a site replace
+PROFILES = {"reference": ("--profile", "slurm", "--config", "run=[gpu_decoding, tensor_cache]")}
 PARTS = ("Snakefile", "rules", "workflow", "gpufeed", "config", "profiles", "slurm", "envs", "containers")
 SUBMITTED = ("build_cache", "build_strips", "gate", "measure_cell", "measure_decoder", "tabulate")
 # What the page shows: place among the results -> copied documents. Those of ceilings and inference name their

@@ -1,11 +1,13 @@
 """results/reference: what is measured, the archives, and the numbers that README and docs take from them."""
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
+import headline
+import measure
 import pandas as pd
+import publish
 import pytest
 import record_fixtures as made
 from config_fixtures import merged, small
@@ -19,12 +21,6 @@ from gpufeed.core.run_time_estimate import durations
 from gpufeed.report import publish as report
 
 PUBLISHED = REPOSITORY / "results/reference"
-sys.path.append(str(PUBLISHED))
-
-import headline
-import measure
-import publish
-
 COMMIT = "0123abcd" * 5
 
 
@@ -201,7 +197,7 @@ def test_no_share_and_no_factor_of_a_page_is_without_a_claim(page, claims):
 
 
 def test_a_sentence_that_a_page_no_longer_has_is_named(claims):
-    with pytest.raises(ValueError, match="found 0 times in README.md; expected once: "):
+    with pytest.raises(ValueError, match=r"found 0 times in README\.md; expected once: "):
         headline.rendered(headline.README, "another page", claims)
 
 

@@ -13,6 +13,7 @@ minutes, and which ones time does not allow.
 
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
@@ -39,7 +40,16 @@ from gpufeed.workflow.gates import Gates
 from gpufeed.workflow.run import Run
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-DATA = ("prepare_dataset", "build_cache", "build_scaled_cache", "build_strips", "build_shards", "build_beton")
+# rules whose jobs measure, judge or train: the rest makes what they read
+MEASURING = (
+    "gate",
+    "measure_cell",
+    "measure_ceilings",
+    "measure_decoder",
+    "measure_build",
+    "measure_kernel",
+    "train_model",
+)
 SHARED = ("gate", "extension")  # folders of results that all clones have in common
 STOPPED = threading.Event()  # nothing more begins then
 RUNNING: set[subprocess.Popen] = set()
@@ -87,17 +97,24 @@ def blocks_of(part: Mapping, config: dict[str, Any], plan: Plan, gates: Gates) -
     said = " ".join([experiment, *few, *axes])
     place = RESULT_KINDS[kind].place
     if kind == "records":
-        verdicts = tuple(f"gate/{name}.json" for name in gates.names(experiment, chosen))
+        cells = [list(chosen)] * part["n"]
         units = [[f"{cell}/{number}" for cell in chosen] for number in range(part["n"])]
         names = [f"{said}: block {number}" for number in range(part["n"])]
     else:
         of_kind = units_of(kind, experiment, config, plan)
         units = [[unit] for unit in of_kind if unit in chosen or unit not in plan.cells[experiment]]
-        verdicts, names = (), [f"{said}: {unit or kind}" for (unit,) in units]
+        names = [f"{said}: {unit or kind}" for (unit,) in units]
+        cells = [[unit] if unit in chosen else [] for (unit,) in units]
     documents = [
         tuple(place.format(experiment=experiment, unit=unit) for unit in together) for together in units
     ]
-    return [Block(name, part["minutes"], each, verdicts) for name, each in zip(names, documents, strict=True)]
+    verdicts = [gates.names(experiment, ours) if ours else [] for ours in cells]
+    judged = [tuple(f"gate/{verdict}.json" for verdict in each) for each in verdicts]
+    lasts = [part["minutes"]] * len(names)
+    if kind != "records":  # half as long again as the published document, whose machine may have been faster
+        known = [measured_seconds(Path(path), os.devnull) for (path,) in documents]
+        lasts = [min(part["minutes"], 1.5 * (one or math.inf) / 60) for one in known]
+    return [Block(*each) for each in zip(names, lasts, documents, judged, strict=True)]
 
 
 def units_of(kind: str, experiment: str, config: dict[str, Any], plan: Plan) -> list[str]:
@@ -171,9 +188,9 @@ class Place:
             (folder / "results" / name).symlink_to(self.work / name)
 
     def snakemake(
-        self, what: str, documents: Iterable[str], *until: str, cores: list[int] | None = None
+        self, what: str, documents: Iterable[str], *omit: str, cores: list[int] | None = None
     ) -> bool:
-        """Make these documents, or what they need up to some rules.
+        """Make these documents, or what they need without the jobs of some rules.
 
         Return whether all went well; what was said is in a log in WORK.
         """
@@ -183,7 +200,7 @@ class Place:
         if not documents:
             return True
         command = [sys.executable, "-m", "snakemake", *documents, "--keep-going", "--printshellcmds"]
-        command += ["--rerun-triggers", "mtime", *(["--until", *until] if until else [])]
+        command += ["--rerun-triggers", "mtime", *(["--omit-from", *omit] if omit else [])]
         command += ["--config", f"data={self.work / 'data'}", f"archives=[{CHECKOUT / 'archives'}]"]
         command += ["--configfile", *self.configs, "--cores", str(len(cores)), "--resources", "gpu=1"]
         folder, began = self.work / self.name, time.monotonic()
@@ -230,7 +247,7 @@ def measure(places: list[Place], blocks: list[Block], done: list[Path], commit: 
     """Make what blocks need, then the blocks, each where a GPU is free; return whether all went well."""
     everywhere = [core for place in places for core in place.cores]
     documents = [path for block in blocks for path in block.documents]
-    if not places[0].snakemake("data", documents, *DATA, "build_extension", cores=everywhere):
+    if not places[0].snakemake("data", documents, *MEASURING, cores=everywhere):
         return False
     verdicts = dict.fromkeys(path for block in blocks for path in block.verdicts)
     for path in verdicts:  # newer than the data, as Snakemake wants it
@@ -292,7 +309,7 @@ def whole(block: Block, results: Path) -> bool:
 def told(blocks: list[Block], chosen: list[Block], all_n: int) -> str:
     """Return the blocks that are to be done, a line each, and whether this run has time for them."""
     lines = [
-        f"{'now  ' if block in chosen else 'later'} {block.minutes:4.0f} min  {block.name}"
+        f"{'now  ' if block in chosen else 'later'} {block.minutes:4.1f} min  {block.name}"
         for block in blocks
     ]
     minutes = sum(block.minutes for block in blocks)

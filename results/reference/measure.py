@@ -3,8 +3,8 @@
 config/reference.yaml lists comparisons, the most important first. A block is one repeat of all cells of a
 comparison, or one document of another kind. Each GPU has a clone of TAG in WORK and cores of its own, and
 takes the most important block that is not done and fits into the time that is left. What blocks need is
-made before, once for all: data, the extension, and the verdicts on the loaders, shared out to the GPUs. In
-the end WORK/results has whole blocks alone, also if time ran out or the run was stopped (Ctrl-C, SIGTERM).
+made before, once for all: data, the extension, and the verdicts on the loaders, shared out to the GPUs.
+WORK/results has whole blocks alone, at any time: also if the run was stopped or time ran out.
 
 DONE is what earlier machines with the same model of card brought back: copy WORK/results over it. Its
 documents of this commit are not measured again. --list measures nothing: it prints the blocks and their
@@ -129,21 +129,26 @@ def units_of(kind: str, experiment: str, config: dict[str, Any], plan: Plan) -> 
     return plan.cells_for(config, experiment, "inference") if kind == "inferences" else [""]
 
 
-def is_done(path: Path, commit: str) -> bool:
-    """Return whether a document is there, of this commit without changes, and did not fail."""
+def status_of(path: Path, commit: str) -> str | None:
+    """Return the status of a document of this commit without changes; None if there is none."""
     try:
         found = json.loads(path.read_text())
         made_by = found["environment"]
-        return found["status"] != "failed" and (made_by["commit"], made_by["dirty"]) == (commit, False)
+        return found["status"] if (made_by["commit"], made_by["dirty"]) == (commit, False) else None
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return None
+
+
+def passed(path: Path, commit: str) -> bool:
+    """Return whether a verdict of this commit need not be made again."""
+    return status_of(path, commit) == "passed"
 
 
 def to_do(blocks: Iterable[Block], done: Iterable[Path], commit: str) -> list[Block]:
     """Return the blocks of which some document is in none of the folders."""
 
     def lacking(path: str) -> bool:
-        return not any(is_done(folder / path, commit) for folder in done)
+        return not any(status_of(folder / path, commit) for folder in done)
 
     return [block for block in blocks if any(map(lacking, block.documents))]
 
@@ -232,7 +237,7 @@ def interrupt(process: subprocess.Popen) -> None:
 
 
 def stop(*_: object) -> None:
-    """End what runs; whole blocks are collected then."""
+    """End what runs; whole blocks are kept."""
     STOPPED.set()
     for process in list(RUNNING):
         interrupt(process)
@@ -247,15 +252,14 @@ def measure(places: list[Place], blocks: list[Block], done: list[Path], commit: 
     """Make what blocks need, then the blocks, each where a GPU is free; return whether all went well."""
     everywhere = [core for place in places for core in place.cores]
     documents = [path for block in blocks for path in block.documents]
-    if not places[0].snakemake("data", documents, *MEASURING, cores=everywhere):
-        return False
+    ready = places[0].snakemake("data", documents, *MEASURING, cores=everywhere)
     verdicts = dict.fromkeys(path for block in blocks for path in block.verdicts)
     for path in verdicts:  # newer than the data, as Snakemake wants it
-        judged = next((folder / path for folder in done if is_done(folder / path, commit)), None)
+        judged = next((folder / path for folder in done if passed(folder / path, commit)), None)
         if judged:
             (places[0].work / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(judged, places[0].work / path)
-    open_ones = [path for path in verdicts if not is_done(places[0].work / path, commit)]
+    open_ones = [path for path in verdicts if not passed(places[0].work / path, commit)]
     shares = [open_ones[number :: len(places)] for number in range(len(places))]
     waiting, lock = list(blocks), threading.Lock()
 
@@ -271,39 +275,44 @@ def measure(places: list[Place], blocks: list[Block], done: list[Path], commit: 
         well = True
         while not STOPPED.is_set() and (block := next_block()):
             well &= place.snakemake(block.name, block.documents)
+            if not kept(place, block):
+                print(f"{place.name}: {block.name}: not whole, and not kept", flush=True)
+                well = False
         return well
 
     with ThreadPoolExecutor() as pool:
         well = list(pool.map(lambda place, share: place.snakemake("verdicts", share), places, shares))
+    keep_verdicts(places[0].work, commit)
     with ThreadPoolExecutor() as pool:
-        return all([*well, *pool.map(blocks_on, places)])
+        well += pool.map(blocks_on, places)
+    for block in waiting:
+        print(f"not begun: {block.name}", flush=True)
+    return ready and all(well) and not waiting
 
 
-def collect(places: list[Place], blocks: Iterable[Block], commit: str) -> list[Block]:
-    """Copy verdicts and whole blocks to WORK/results; return the blocks that are not whole."""
-    work, left = places[0].work, []
-    for block in blocks:
-        results = next(
-            (found for place in places if whole(block, found := work / place.name / "results")), None
-        )
-        if not results:
-            left.append(block)
-            continue
-        for document in block.documents:
-            path = results / document
-            (work / "results" / document).parent.mkdir(parents=True, exist_ok=True)
-            for each in path.parent.glob(f"{path.stem}.*"):  # the table of steps, too
-                shutil.copyfile(each, work / "results" / document.replace(path.name, each.name))
+def kept(place: Place, block: Block) -> bool:
+    """Copy the documents of a block to WORK/results if all are there; return whether they are."""
+    results, work = place.work / place.name / "results", place.work / "results"
+    if not all((results / path).is_file() for path in block.documents):
+        return False
+    for document in block.documents:
+        path, there = results / document, (work / document).parent
+        there.mkdir(parents=True, exist_ok=True)
+        for each in path.parent.glob(f"{path.stem}.*"):  # the table of steps, too
+            shutil.copyfile(each, there / each.name)
+        found = json.loads(path.read_text())
+        if found["status"] == "failed":
+            print(f"failed: {document}: {found['sentence']}", flush=True)
+    return True
+
+
+def keep_verdicts(work: Path, commit: str) -> None:
+    """Copy the verdicts that passed to WORK/results."""
     for path in sorted(work.glob("gate/**/*.json")):
-        if is_done(path, commit):
-            (work / "results" / path.relative_to(work)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, work / "results" / path.relative_to(work))
-    return left
-
-
-def whole(block: Block, results: Path) -> bool:
-    """Return whether a folder of results has all documents of a block."""
-    return all((results / path).is_file() for path in block.documents)
+        if passed(path, commit):
+            there = work / "results" / path.relative_to(work)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, there)
 
 
 def told(blocks: list[Block], chosen: list[Block], all_n: int) -> str:
@@ -321,7 +330,7 @@ def main() -> int:
     parser.add_argument("work", type=Path, help="a folder that is made")
     parser.add_argument("--tag", required=True, help="what is measured, whatever was committed since")
     parser.add_argument("--source", type=Path, default=CHECKOUT, help="a repository or a bundle that has it")
-    parser.add_argument("--minutes", type=float, required=True, help="until all is collected")
+    parser.add_argument("--minutes", type=float, required=True, help="from now on; what runs then is stopped")
     parser.add_argument("--done", type=Path, nargs="*", default=[], help="results of earlier machines")
     parser.add_argument(
         "--config", type=Path, nargs="*", default=[], help="more of them, over reference.yaml"
@@ -366,7 +375,7 @@ def main() -> int:
     blocks = listed(read_config(clone, "reference.yaml", *map(str, configs)))
     left = to_do(blocks, given.done, commit)
     judged = {path for block in left for path in block.verdicts}
-    judged = {path for path in judged if any(is_done(folder / path, commit) for folder in given.done)}
+    judged = {path for path in judged if any(passed(folder / path, commit) for folder in given.done)}
     chosen = fitting(left, given.minutes, len(places), judged)
     print(told(left, chosen, len(blocks)), flush=True)
     if given.list:
@@ -377,14 +386,9 @@ def main() -> int:
     timer = threading.Timer(max(0.0, ends - time.monotonic()), stop)
     timer.daemon = True
     timer.start()
-    try:
-        well = measure(places, chosen, given.done, commit, ends)
-    finally:
-        timer.cancel()
-        late = collect(places, chosen, commit)
-        for block in late:
-            print(f"not whole, and not in {work / 'results'}: {block.name}", flush=True)
-    return int(not well or bool(late))
+    well = measure(places, chosen, given.done, commit, ends)
+    timer.cancel()
+    return int(not well)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """results/reference: what is measured, the archives, and the numbers that README and docs take from them."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -101,11 +102,12 @@ def test_blocks_are_done_whole_and_at_this_commit_alone(tmp_path):
     one, other = both[0].documents
     write(one)
     assert measure.to_do(both, [tmp_path], COMMIT) == both
-    for changed in ({"commit": "f" * 40}, {"dirty": True}, {"dirty": None}, {"status": "failed"}):
+    for changed in ({"commit": "f" * 40}, {"dirty": True}, {"dirty": None}):
         write(other, **changed)
         assert measure.to_do(both, [tmp_path], COMMIT) == both
-    write(other, status="skipped")
-    assert measure.to_do(both, [tmp_path], COMMIT) == both[1:]
+    for status in ("done", "skipped", "failed"):  # which says why, and fails again at this commit
+        write(other, status=status)
+        assert measure.to_do(both, [tmp_path], COMMIT) == both[1:]
     config["reference"][0]["blocks"] = ["nowhere"]
     with pytest.raises(GpufeedError, match="nowhere"):
         measure.listed(config)
@@ -194,6 +196,18 @@ def test_no_share_and_no_factor_of_a_page_is_without_a_claim(page, claims):
     text = (REPOSITORY / page).read_text()
     assert headline.uncovered(page, text, claims) == []
     assert headline.uncovered(page, f"{text}\nIt keeps 12 % more, 2.5 times.", claims) == ["12", "2.5"]
+
+
+@pytest.mark.parametrize("page", [headline.README, headline.RESULTS])
+def test_only_six_repeats_are_called_faster_or_slower(page, claims):
+    text = (REPOSITORY / page).read_text()
+    ours = [claim for claim in claims if claim.page == page]
+    for said in re.finditer(r"(?:[^\n]+\n)+", text):
+        if re.search(r"\b(?:faster|slower)\b[^.:]*\bthan\b", said[0]):
+            inside = [one for one in ours if said.start() <= one.spans(text)[0][0] < said.end()]
+            compared = [number for claim in inside for number in claim.numbers]
+            assert compared, said[0]
+            assert all(number.n >= 6 for number in compared), said[0]
 
 
 def test_a_sentence_that_a_page_no_longer_has_is_named(claims):

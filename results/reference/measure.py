@@ -8,7 +8,8 @@ WORK/results has whole blocks alone, at any time: also if the run was stopped or
 
 DONE is what earlier machines with the same model of card brought back: copy WORK/results over it. Its
 documents of this commit are not measured again. --list measures nothing: it prints the blocks and their
-minutes, and which ones time does not allow.
+minutes, and which ones time does not allow. Verdicts take longer than blocks: --verdicts makes them alone, on
+all GPUs of a large machine, for machines with one GPU, whose blocks nobody disturbs.
 """
 
 import argparse
@@ -248,8 +249,13 @@ def path_with(folder: Path) -> str:
     return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
-def measure(places: list[Place], blocks: list[Block], done: list[Path], commit: str, ends: float) -> bool:
-    """Make what blocks need, then the blocks, each where a GPU is free; return whether all went well."""
+def measure(
+    places: list[Place], blocks: list[Block], done: list[Path], commit: str, ends: float, judge: bool
+) -> bool:
+    """Make what blocks need, then the blocks, each where a GPU is free; return whether all went well.
+
+    ends: when a block must be over, by the monotonic clock. judge: whether to stop after the verdicts.
+    """
     everywhere = [core for place in places for core in place.cores]
     documents = [path for block in blocks for path in block.documents]
     ready = places[0].snakemake("data", documents, *MEASURING, cores=everywhere)
@@ -261,7 +267,7 @@ def measure(places: list[Place], blocks: list[Block], done: list[Path], commit: 
             shutil.copyfile(judged, places[0].work / path)
     open_ones = [path for path in verdicts if not passed(places[0].work / path, commit)]
     shares = [open_ones[number :: len(places)] for number in range(len(places))]
-    waiting, lock = list(blocks), threading.Lock()
+    waiting, lock = [] if judge else list(blocks), threading.Lock()
 
     def next_block() -> Block | None:
         with lock:
@@ -337,6 +343,9 @@ def main() -> int:
     )
     parser.add_argument("--gpus", nargs="+", default=["0"], help='numbers; "" for none')
     parser.add_argument("--cores", type=int, default=16, help="of each GPU")
+    parser.add_argument(
+        "--verdicts", action="store_true", help="make those of all blocks, and measure nothing"
+    )
     parser.add_argument("--list", action="store_true", help="print the blocks and measure nothing")
     given = parser.parse_args()
     ends = time.monotonic() + 60 * given.minutes
@@ -376,7 +385,7 @@ def main() -> int:
     left = to_do(blocks, given.done, commit)
     judged = {path for block in left for path in block.verdicts}
     judged = {path for path in judged if any(passed(folder / path, commit) for folder in given.done)}
-    chosen = fitting(left, given.minutes, len(places), judged)
+    chosen = left if given.verdicts else fitting(left, given.minutes, len(places), judged)
     print(told(left, chosen, len(blocks)), flush=True)
     if given.list:
         shutil.rmtree(work)
@@ -386,7 +395,7 @@ def main() -> int:
     timer = threading.Timer(max(0.0, ends - time.monotonic()), stop)
     timer.daemon = True
     timer.start()
-    well = measure(places, chosen, given.done, commit, ends)
+    well = measure(places, chosen, given.done, commit, ends, given.verdicts)
     timer.cancel()
     return int(not well)
 

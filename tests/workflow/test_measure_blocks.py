@@ -92,6 +92,10 @@ def test_blocks_of_a_tag_one_machine_after_the_other(checkout, tmp_path):
     assert len(list(done.glob("records/tiny/*/*.steps.parquet"))) == 4
     assert "rule gate:" in (tmp_path / "first/gpu0.log").read_text()
     assert "rule gate:" not in (tmp_path / "second/gpu0.log").read_text()
+    verdicts = measured(checkout, tmp_path / "verdicts", RUN, "--verdicts")
+    assert verdicts.returncode == 0, verdicts.stdout + verdicts.stderr
+    assert len(list((tmp_path / "verdicts/results/gate").rglob("*.json"))) == 2
+    assert records_in(tmp_path / "verdicts/results") == {}
     third = measured(checkout, tmp_path / "third", RUN, "--done", done, "--list")
     assert "2 of 2 blocks done, 0 minutes left" in third.stdout
     assert not (tmp_path / "third").exists()

@@ -3,7 +3,8 @@
 From the checkout: archives, tables, the figures that a page of the docs shows, two or three reports,
 headline.json, durations.json, and the numbers in README and docs. After a run: --add h200=FOLDER, with what
 measure.py collected; its experiments replace those that are there. build/reference has all of it unpacked
-afterwards; with --pages, the other reports too. --numbers: headline.json and the numbers in pages alone.
+afterwards. --pages changes nothing in the tree: it makes all reports there. --numbers: headline.json and the
+numbers in pages alone.
 """
 
 import argparse
@@ -201,7 +202,9 @@ def make_pages(names: list[str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--add", action="append", default=[], metavar="NODE=FOLDER")
-    parser.add_argument("--pages", action="store_true", help="those that the tree does not keep, too")
+    parser.add_argument(
+        "--pages", action="store_true", help="make all, in build/reference, and change nothing else"
+    )
     parser.add_argument("--numbers", action="store_true", help="headline.json and the numbers in pages alone")
     given = parser.parse_args()
     shutil.rmtree(REFERENCE, ignore_errors=True)
@@ -223,6 +226,8 @@ def main() -> int:
             parts(node)
         figure_of_the_readme(REFERENCE / "h100")
         make_pages(list(PAGES if given.pages else KEPT))
+        if given.pages:
+            return 0
         made = in_the_tree(tracked)
         old = [*PUBLISHED.rglob(f"*{ENDING}"), *PUBLISHED.glob("*/tables/*/*.csv"), *PUBLISHED.rglob("*.svg")]
         for path in {*old, *PUBLISHED.glob("*/*.html")} - made.keys():

@@ -156,7 +156,8 @@ def archives(root: Path) -> dict[str, list[Path]]:
 
 def compact(path: Path) -> None:
     """Write a table of steps so that an archive makes it small, with the same values."""
-    if pq.ParquetFile(path).metadata.row_group(0).column(0).compression == "UNCOMPRESSED":
+    found = pq.ParquetFile(path).metadata
+    if not found.num_row_groups or found.row_group(0).column(0).compression == "UNCOMPRESSED":
         return
     table = pq.read_table(path)
     floats = [column.name for column in table.schema if str(column.type) == "double"]

@@ -137,6 +137,40 @@ def bodies_of(tmp_path, bodies):
     return [tmp_path / "a/node" / place for place in sorted(bodies)]
 
 
+def test_a_run_replaces_its_experiments_and_leaves_the_others(tmp_path):
+    def write(place):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("{}")
+
+    for place in ("records/a/old/0.json", "records/b/one/0.json", "gate/d/l/1.json", "kernels/a.json"):
+        write(f"node/{place}")
+    for place in ("records/a/new/0.json", "records/a/new/0.attempt", "gate/d/l/2.json", "logs/x.log"):
+        write(f"done/{place}")
+    publish.add(tmp_path / "node", tmp_path / "done")
+    found = {
+        name: [str(path.relative_to(tmp_path / "node")) for path in paths]
+        for name, paths in publish.archives(tmp_path / "node").items()
+    }
+    assert found == {
+        "a": ["kernels/a.json", "records/a/new/0.json"],
+        "b": ["records/b/one/0.json"],
+        "gate": ["gate/d/l/1.json", "gate/d/l/2.json"],
+    }
+    assert not (tmp_path / "node/logs").exists()
+
+
+def test_a_compact_table_of_steps_has_the_same_values_and_is_written_once(tmp_path):
+    path = tmp_path / "0.steps.parquet"
+    table = pd.DataFrame({"experiment": ["e"] * 500, "step": range(500)})
+    table = table.assign(load_ms=[float("nan"), *(1.1 * number for number in range(499))])
+    table.to_parquet(path)
+    publish.compact(path)
+    pd.testing.assert_frame_equal(pd.read_parquet(path), table)
+    before = path.stat().st_mtime_ns
+    publish.compact(path)
+    assert path.stat().st_mtime_ns == before
+
+
 @pytest.mark.parametrize(
     "place", ["h200/tables/photographs", "h200/tables/peers", "h100_cuda12/tables/notebook"]
 )

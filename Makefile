@@ -81,7 +81,7 @@ test-all: setup lint
 # README and docs as a site, build/site/index.html; a link that leads nowhere is an error
 docs: | $(BIN)/uv
 	rm -rf build/docs build/site && mkdir -p build/docs
-	git ls-files -- '*.md' 'config/*.yaml' 'examples/*' 'results/reference/*.svg' 'results/reference/*.html' | tar -cf - -T - | tar -xf - -C build/docs
+	git ls-files -- '*.md' 'config/*.yaml' 'examples/*' 'results/reference/*.svg' 'results/reference/*.html' results/reference/headline.json | tar -cf - -T - | tar -xf - -C build/docs
 	$(BIN)/uv tool run zensical@$(ZENSICAL_VERSION) build --strict
 
 lint: setup

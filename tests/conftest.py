@@ -11,7 +11,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
-from data_fixtures import REAL_DATA, Server
+from data_fixtures import REAL_DATA, REPOSITORY, Server
 from hypothesis import HealthCheck, settings
 from lease_fixtures import made
 from ops_fixtures import blank_process, planted_node
@@ -19,6 +19,7 @@ from photograph_fixtures import write_photographs
 
 # tests of one folder use helpers in those of another: their names are unique
 sys.path += sorted({str(path.parent) for path in (Path(__file__).parent / "unit").rglob("test_*.py")})
+sys.path.append(str(REPOSITORY / "results/reference"))  # programs that are no part of the package
 
 # a busy machine is no failure
 settings.register_profile("gpufeed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.packed_results import unpacked
 from gpufeed.core.repeats import number_of
 
 
@@ -97,10 +98,10 @@ def check_apart(folder: Path, out: Path) -> None:
 def records_below(folder: str | Path) -> list[Path]:
     """Return the records below a folder, sorted: in its `records`, in any `records`, or in any folder.
 
-    A record's file name is the number of its repeat (see `repeats.number_of`). Published results in a folder
-    `reference` are left out. Raises GpufeedError if there is no record.
+    Archives are unpacked first. A record's file name is the number of its repeat (see `repeats.number_of`).
+    Published results in a folder `reference` are left out. Raises GpufeedError if there is no record.
     """
-    folder = Path(folder)
+    folder = unpacked(folder)
     inner = folder / "records"
     root = inner if inner.is_dir() else folder
     numbered = (path for path in root.rglob("*.json") if number_of(path.stem) is not None)

@@ -17,14 +17,17 @@ def chosen(config: Mapping, plan: Plan) -> dict[str, dict[str, Cell]]:
 
     Values are compared as text, since Snakemake reads nested values of `--config` as text.
     """
-    only = {axis: value if isinstance(value, list) else [value] for axis, value in config["only"].items()}
-    wanted = {axis: set(map(as_text, values)) for axis, values in only.items()}
+    return {name: matching(cells, config["only"]) for name, cells in plan.cells.items()}
 
-    def has_all(cell: Cell) -> bool:
-        return all(as_text(getattr(cell, axis)) in texts for axis, texts in wanted.items())
 
+def matching(cells: Mapping[str, Cell], only: Mapping[str, Any]) -> dict[str, Cell]:
+    """Return the cells that have these values. only: axis -> value, or a list of values."""
+    lists = {axis: value if isinstance(value, list) else [value] for axis, value in only.items()}
+    wanted = {axis: set(map(as_text, values)) for axis, values in lists.items()}
     return {
-        name: {id: cell for id, cell in cells.items() if has_all(cell)} for name, cells in plan.cells.items()
+        id: cell
+        for id, cell in cells.items()
+        if all(as_text(getattr(cell, axis)) in texts for axis, texts in wanted.items())
     }
 
 

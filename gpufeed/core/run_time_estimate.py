@@ -18,8 +18,8 @@ from gpufeed.core.folders import existing
 from gpufeed.core.registry import LOADERS
 from gpufeed.core.result_kinds import RESULT_KINDS
 
-PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "reference"
-USUAL = "h200"  # its documents come first: the seconds of RESULT_KINDS are from an H200
+# seconds of the published documents, which results/reference/publish.py writes
+PUBLISHED = Path(__file__).resolve().parents[2] / "results/reference/durations.json"
 STARTING_S = 5.5  # before `started_at`: scheduling, starting Python, importing torch
 KINDS = {kind.folder: kind for kind in RESULT_KINDS.values()}
 DATASET_S = 15  # to prepare a usual dataset with its stores
@@ -75,14 +75,13 @@ def table(
     """
     seen: set[str] = set()
     rows, whole, left, folded = [], 0.0, 0.0, 0.0
-    folders = places(results)
     for name, paths in parts.items():
         own = [path for path in dict.fromkeys(paths) if path not in seen]
         seen.update(own)
         parted = {path: Path(path).relative_to(results) for path in own}
         seconds, guessed = {}, 0
         for path, place in parted.items():
-            lasts = measured_seconds(place, folders, least_s)
+            lasts = measured_seconds(place, results, least_s)
             seconds[path] = usual_seconds(place) + more(path) if lasts is None else lasts
             guessed += lasts is None and place.parts[0] == "records"
         whole += sum(seconds.values())
@@ -112,12 +111,6 @@ def table(
     lines += [f"  disk: {disk}" for disk in wanted]
     of = f" of {cells} cell{'s' * (cells != 1)}" if cells else ""
     return "\n".join([f"Expected minutes{of}, one job after another:", *lines])
-
-
-def places(results: str) -> tuple[Path, ...]:
-    """Return the folders whose documents tell how long a job takes: own results first."""
-    published = sorted(PUBLISHED.glob("*"), key=lambda folder: (folder.name != USUAL, folder.name))
-    return (Path(results), *published)
 
 
 def skipped(reasons: Mapping[str, int], cells: int) -> str:
@@ -153,20 +146,43 @@ def counted(paths: Iterable[str], results: str) -> str:
     return ", ".join(f"{n} {kind.words[n != 1]}" for kind, n in found)
 
 
-def measured_seconds(path: Path, folders: Iterable[Path], least_s: float = 0.0) -> float | None:
-    """Return the seconds of a measurement from its document; None without one.
+def measured_seconds(path: Path, results: str | Path, least_s: float = 0.0) -> float | None:
+    """Return the seconds of a measurement from its document, else from a published one; None without one.
 
-    path: of its document below any of the folders, of which the first that has it counts. All repeats of a
-    cell have one time.
+    path: of its document below the folder `results`. All repeats of a cell have one time.
     """
+    if path.parts[0] == "records":
+        own = _of_cell((results / path).parent, least_s)
+    else:
+        own = lasted(results / path, least_s)
+    if own is None and (found := published(PUBLISHED).get(key(path))):
+        return _extended(*found, least_s)
+    return own
+
+
+def key(path: Path) -> str:
+    """Return what the repeats of a cell have in common: their folder; of other documents the path."""
+    return str(path.parent if path.parts[0] == "records" else path)
+
+
+@cache
+def published(path: Path) -> dict[str, tuple[float, float | None]]:
+    """Return key -> seconds of the document, and of its steady state if it has one; {} without the file."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def durations(folders: Iterable[Path]) -> dict[str, tuple[float, float | None]]:
+    """Return what `published` reads, from folders of results; of two that have a key the first counts."""
+    found: dict[str, tuple[float, float | None]] = {}
     for folder in folders:
-        if path.parts[0] == "records":
-            found = _of_cell((folder / path).parent, least_s)
-        else:
-            found = lasted(folder / path)
-        if found is not None:
-            return found
-    return None
+        for path in sorted(folder.rglob("*.json")):
+            place = path.relative_to(folder)
+            if place.parts[0] in KINDS and (seconds := _seconds(path)):
+                found.setdefault(key(place), seconds)
+    return found
 
 
 def usual_seconds(path: Path) -> float:
@@ -259,12 +275,21 @@ def lasted(path: Path, least_s: float = 0.0) -> float | None:
     A repeat that was resumed has only the time of its last process, and does not count. If a repeat's steady
     state was shorter than least_s, the difference is added.
     """
+    found = _seconds(path)
+    return found and _extended(*found, least_s)
+
+
+def _extended(seconds: float, steady_s: float | None, least_s: float) -> float:
+    return seconds if steady_s is None else seconds + max(0.0, least_s - steady_s)
+
+
+def _seconds(path: Path) -> tuple[float, float | None] | None:
     try:
         told = json.loads(path.read_text())
         if told["status"] not in ("done", "passed") or told.get("resumed"):
             return None
         started, finished = (datetime.fromisoformat(told[key]) for key in ("started_at", "finished_at"))
-        short_s = max(0.0, least_s - told["throughput"]["seconds"]) if "throughput" in told else 0.0
-        return STARTING_S + (finished - started).total_seconds() + short_s
+        steady_s = float(told["throughput"]["seconds"]) if "throughput" in told else None
+        return round(STARTING_S + (finished - started).total_seconds(), 1), steady_s and round(steady_s, 2)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpufeed.core.packed_results import unpacked
 from gpufeed.core.repeats import again
 from gpufeed.core.result_kinds import RESULT_KINDS
 from gpufeed.report.wording import listing, plural
@@ -132,7 +133,9 @@ def find_reference(results: str | Path, experiments: Iterable[str], plans: Plans
     counts as missing, for it was not measured here.
     """
     experiments = list(experiments)
-    folders = [on_disk(folder, experiments) for folder in sorted((Path(results) / "reference").glob("*"))]
+    folders = [
+        on_disk(folder, experiments) for folder in sorted(unpacked(Path(results) / "reference").glob("*"))
+    ]
     there = {kind: [path for folder in folders for path in folder[kind]] for kind in RESULT_KINDS}
     missing = [part for name in experiments for part in planned(name, plans.get(name, NOTHING))]
     found = Found(there.pop("records"), missing, **there)

@@ -115,12 +115,14 @@ ABOVE, BELOW = "range above", "range below"
 class Standing:
     """`how`: FASTER, SLOWER or SAME by the 95 % interval; ABOVE, BELOW or SAME where there is none.
 
-    other_cards: which GPUs of one model they do not share, in words; "" for the same.
+    other_cards: which GPUs of one model they do not share, in words; "" for the same. unequal: whether there
+    is no interval because number and spread of the repeats differ.
     """
 
     how: str
     ratio: Ratio
     other_cards: str = ""
+    unequal: bool = False
 
     @property
     def ahead(self) -> bool:
@@ -153,8 +155,11 @@ class Standing:
     @property
     def why_no_more(self) -> str:
         """Why ranges that keep apart are all that is known."""
-        few = self.ratio.n < ENOUGH_FOR_INTERVAL
-        return "fewer than 6 repeats say no more" if few else "repeats on several GPUs say no more"
+        if self.ratio.n < ENOUGH_FOR_INTERVAL:
+            return "fewer than 6 repeats say no more"
+        if self.unequal:
+            return "repeats that differ in number and spread say no more"
+        return "repeats on several GPUs say no more"
 
 
 def standing(row: Mapping | pd.Series, other: Mapping | pd.Series) -> Standing:
@@ -162,14 +167,15 @@ def standing(row: Mapping | pd.Series, other: Mapping | pd.Series) -> Standing:
 
     From six repeats on the pairs of one block decide where there are any (see `ratio_of_repeats`), else the
     repeats as long as all are of one GPU (or node): what two cards differ by is no merit of a cell. Below
-    six, and on several cards, the range reaches from the slowest repeat over the fastest of the other to
-    the fastest over the slowest.
+    six, on several cards, and where number and spread differ, the range reaches from the slowest repeat
+    over the fastest of the other to the fastest over the slowest.
     """
-    ours, others = row["repeats"], other["repeats"]
+    ours, others, unequal = row["repeats"], other["repeats"], False
     if min(len(ours), len(others)) >= ENOUGH_FOR_INTERVAL:
         ratio = ratio_of_repeats(ours, others)
-        if ratio.paired or one_place(ours, others):
+        unequal = ratio.log_interval is None
+        if not unequal and (ratio.paired or one_place(ours, others)):
             return Standing(difference(ratio), ratio)
     ratio = replace(unpaired_ratio(ours["images_per_s"], others["images_per_s"]), log_interval=None)
     how = SAME if not ratio.apart else ABOVE if ratio.log_median > 0 else BELOW
-    return Standing(how, ratio, other_cards(ours, others))
+    return Standing(how, ratio, other_cards(ours, others), unequal)

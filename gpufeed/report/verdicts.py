@@ -362,7 +362,11 @@ def _rivals(ours: pd.DataFrame) -> str:
         rest = few.get(len(others), f"all {len(others)} other pipelines")
         if all(one.how == FASTER for one in found):
             whose = "the ratio" if len(others) == 1 else "each ratio"
-            return f"It is faster than {rest}: the 95 % interval of {whose} lies above {MATTERS}."
+            least = min(one.ratio.n for one in found)
+            pairs = f"n = {least} or more" + " pairs" * all(one.ratio.paired for one in found)
+            many = f"{len(found)} comparisons, not corrected for their number, " * (len(found) > 1)
+            above = f"the 95 % interval of {whose} lies above {MATTERS}"
+            return f"It is faster than {rest}: {above} ({many}{pairs})."
         rest = f"that of {rest}" if len(others) == 1 else f"those of {rest}"
         why = next(one.why_no_more for one in found if one.how != FASTER)
         cards = " on other cards" if any(one.other_cards for one in found) else ""

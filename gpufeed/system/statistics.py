@@ -22,6 +22,9 @@ MATTERS = 1.03
 FEW_PERCENT, FAR = 0.05, 0.25
 # If the upper end of a ratio is more than this times the lower one, it does not show equal rates.
 WIDE = 1.5
+# Two samples of different size whose standard deviations differ by more than this factor have no interval
+# together: that of the rank sum test would miss the truth too often (docs/reference/statistics.md).
+UNEQUAL = 2.0
 BUSY = "machine too busy"
 FASTER, SLOWER, SAME, FEW = "faster", "slower", "no difference shown", "too few repeats"
 FEWEST_POINTS = 3  # of a slope: two points always have one
@@ -81,8 +84,8 @@ class Ratio:
     """The ratio of two rates from their repeats, as logarithms, so that 1 / ratio mirrors it exactly.
 
     n: pairs, or repeats of the side that has fewer; without any, median and range are NaN. log_range: the
-    smallest and the largest ratio that the repeats allow. log_interval: the 95 % interval, None below six; of
-    the median ratio if paired, else of the ratio between the sides.
+    smallest and the largest ratio that the repeats allow. log_interval: the 95 % interval, None below six and
+    for unequal sides; of the median ratio if paired, else of the ratio between the sides.
     """
 
     n: int
@@ -101,7 +104,7 @@ class Ratio:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval; None below six repeats."""
+        """The 95 % interval; None below six repeats, and for sides that differ in size and spread."""
         return self.log_interval and (math.exp(self.log_interval[0]), math.exp(self.log_interval[1]))
 
     @property
@@ -116,7 +119,7 @@ class Ratio:
 
 
 def difference(ratio: Ratio) -> str:
-    """Return FASTER or SLOWER if the 95 % interval lies beyond MATTERS, else SAME; FEW below six repeats."""
+    """Return FASTER or SLOWER if the 95 % interval lies beyond MATTERS, else SAME; FEW without one."""
     if ratio.log_interval is None:
         return FEW
     low, high = ratio.log_interval
@@ -166,16 +169,21 @@ def unpaired_ratio(rates: Iterable[float | None], others: Iterable[float | None]
 
 
 def _interval_of_two(first: np.ndarray, second: np.ndarray, middle: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of the shift from second to first; None if one has fewer than six values.
+    """Return the 95 % interval of the shift from second to first.
+
+    None if one has fewer than six values, and where both size and spread differ (UNEQUAL).
 
     All pairwise differences are sorted, and both ends are cut off as far as rank sums allow. The cut is the
     rounded normal approximation, which covers 95 % or more by exact counts for up to 20 values a side
-    (tested). Both sides are assumed to scatter alike. Otherwise, as with two clusters of values, the interval
-    is widened to contain `middle`, the difference of the medians. Source: Hollander and Wolfe, Nonparametric
-    Statistical Methods, 4.3 (the interval of the rank sum test).
+    (tested). Both sides are assumed to scatter about alike. Otherwise, as with two clusters of values, the
+    interval is widened to contain `middle`, the difference of the medians. Source: Hollander and Wolfe,
+    Nonparametric Statistical Methods, 4.3 (the interval of the rank sum test).
     """
     n, m = first.size, second.size
     if min(n, m) < ENOUGH_FOR_INTERVAL:
+        return None
+    narrow, wide = sorted((np.std(first, ddof=1), np.std(second, ddof=1)))
+    if n != m and wide > UNEQUAL * narrow:
         return None
     cut = round(n * m / 2 - NORMAL * math.sqrt(n * m * (n + m + 1) / 12))
     low, high = _cut_off(np.sort((first[:, None] - second).ravel()), cut)

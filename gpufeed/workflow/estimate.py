@@ -24,7 +24,6 @@ from gpufeed.core.run_time_estimate import (
     disks,
     left_out,
     measured_seconds,
-    places,
     shared_memory,
     skipped,
     table,
@@ -182,13 +181,12 @@ class Estimate:
     @cached_property
     def seconds_of(self) -> Callable[[str], float]:
         """Path -> the seconds that the job of this document takes; none of what is no result."""
-        folders = places(self.run.results)
 
         def seconds_of(path: str) -> float:
             place = Path(os.path.relpath(path, self.run.results))
             if place.parts[0] not in KINDS or place.suffix != ".json":
                 return 0.0
-            lasts = measured_seconds(place, folders, self.run.config["least_s"])
+            lasts = measured_seconds(place, self.run.results, self.run.config["least_s"])
             return usual_seconds(place) + self.seconds_beyond(path) if lasts is None else lasts
 
         return cache(seconds_of)

@@ -1,14 +1,20 @@
-"""Blocks of an experiment on all GPUs of a node at once: measure.py WORK CONFIG EXPERIMENT --only AXES ...
+"""The next blocks of the reference run: measure.py WORK --tag TAG --minutes 25 --done DONE
 
-From a clean checkout. CONFIG: as for `snakemake --configfile`, with absolute folders, without `results`, and
-with as many repeats as blocks are asked for. Each GPU has a clone of the checkout in WORK and cores of its
-own, and measures a block of every --only, one after the other: the most important first, since what is done
-stays if time runs out or the run is stopped (Ctrl-C, SIGTERM). What blocks need is made before, once for all:
-data, the extension, and the verdicts on the loaders, shared out to the GPUs. Meanwhile the last GPU compiles
-what --warm names. Records end up in WORK/results.
+config/reference.yaml lists comparisons, the most important first. A block is one repeat of all cells of a
+comparison, or one document of another kind. Each GPU has a clone of TAG in WORK and cores of its own, and
+takes the most important block that is not done and fits into the time that is left. What blocks need is
+made before, once for all: data, the extension, and the verdicts on the loaders, shared out to the GPUs.
+WORK/results has whole blocks alone, at any time: also if the run was stopped or time ran out.
+
+DONE is what earlier machines with the same model of card brought back: copy WORK/results over it. Its
+documents of this commit are not measured again. --list measures nothing: it prints the blocks and their
+minutes, and which ones time does not allow. Verdicts take longer than blocks: --verdicts makes them alone, on
+all GPUs of a large machine, for machines with one GPU, whose blocks nobody disturbs.
 """
 
 import argparse
+import json
+import math
 import os
 import shutil
 import signal
@@ -16,63 +22,196 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import yaml
+from gpufeed.core import plan_ceilings, plan_decoding
+from gpufeed.core.cell_matrix import Plan
+from gpufeed.core.config import merged_config, planned
+from gpufeed.core.config_schema import read_yaml
+from gpufeed.core.errors import require_known
+from gpufeed.core.plan_builds import planned_builds
+from gpufeed.core.result_kinds import RESULT_KINDS
+from gpufeed.core.run_part import matching
+from gpufeed.core.run_time_estimate import measured_seconds, usual_seconds
+from gpufeed.workflow.gates import Gates
+from gpufeed.workflow.run import Run
 
-CHECKOUT = Path(__file__).parents[2]
-DATA = ("prepare_dataset", "build_cache", "build_scaled_cache", "build_strips", "build_shards", "build_beton")
+CHECKOUT = Path(__file__).resolve().parents[2]
+# rules whose jobs measure, judge or train: the rest makes what they read
+MEASURING = (
+    "gate",
+    "measure_cell",
+    "measure_ceilings",
+    "measure_decoder",
+    "measure_build",
+    "measure_kernel",
+    "train_model",
+)
 SHARED = ("gate", "extension")  # folders of results that all clones have in common
-Axes = dict[str, list]
 STOPPED = threading.Event()  # nothing more begins then
 RUNNING: set[subprocess.Popen] = set()
 
 
 @dataclass(frozen=True)
-class Run:
-    """What all calls of Snakemake have in common."""
+class Block:
+    """What is measured together. documents, verdicts: paths below the folder of results."""
 
-    work: Path
-    config: Path
-    experiment: str
-    dry: bool
+    name: str
+    minutes: float
+    documents: tuple[str, ...]
+    verdicts: tuple[str, ...] = ()
+
+
+def read_config(checkout: Path, *names: str) -> dict[str, Any]:
+    """Return config.yaml with other configs, paths below `config` or absolute ones, merged over it."""
+    folder, config = checkout / "config", {}
+    for name in ("config.yaml", *names):
+        config = merged_config(config, read_yaml((folder / name).read_text(), str(name)))
+    return config
+
+
+def listed(config: dict[str, Any]) -> list[Block]:
+    """Return all blocks of a config with `reference`, the most important first."""
+    plan = planned(config)
+    gates = Gates(Run(config, plan))
+    found = [block for part in config["reference"] for block in blocks_of(part, config, plan, gates)]
+    return list({block.documents: block for block in found}.values())
+
+
+def blocks_of(part: Mapping, config: dict[str, Any], plan: Plan, gates: Gates) -> list[Block]:
+    """Return the blocks of one comparison."""
+    experiment, kind = part["experiment"], part.get("results", "records")
+    require_known("experiment", experiment, plan.cells, "reference")
+    chosen = plan.cells[experiment]
+    if "blocks" in part:
+        for name in part["blocks"]:
+            require_known("block", name, plan.blocks[experiment], f"reference, {experiment}")
+        named = {cell for name in part["blocks"] for cell in plan.blocks[experiment][name]}
+        chosen = {cell: chosen[cell] for cell in chosen if cell in named}
+    chosen = matching(chosen, part.get("only", {}))
+    axes = (f"{axis} {value}" for axis, value in part.get("only", {}).items())
+    few = part.get("blocks", []) if len(part.get("blocks", [])) < 3 else []
+    said = " ".join([experiment, *few, *axes])
+    place = RESULT_KINDS[kind].place
+    if kind == "records":
+        cells = [list(chosen)] * part["n"]
+        units = [[f"{cell}/{number}" for cell in chosen] for number in range(part["n"])]
+        names = [f"{said}: block {number}" for number in range(part["n"])]
+    else:
+        of_kind = units_of(kind, experiment, config, plan)
+        units = [[unit] for unit in of_kind if unit in chosen or unit not in plan.cells[experiment]]
+        names = [f"{said}: {unit or kind}" for (unit,) in units]
+        cells = [[unit] if unit in chosen else [] for (unit,) in units]
+    documents = [
+        tuple(place.format(experiment=experiment, unit=unit) for unit in together) for together in units
+    ]
+    verdicts = [gates.names(experiment, ours) if ours else [] for ours in cells]
+    judged = [tuple(f"gate/{verdict}.json" for verdict in each) for each in verdicts]
+    lasts = [part["minutes"]] * len(names)
+    if kind != "records":  # half as long again as the published document, whose machine may have been faster
+        known = [measured_seconds(Path(path), os.devnull) for (path,) in documents]
+        lasts = [min(part["minutes"], 1.5 * (one or math.inf) / 60) for one in known]
+    return [Block(*each) for each in zip(names, lasts, documents, judged, strict=True)]
+
+
+def units_of(kind: str, experiment: str, config: dict[str, Any], plan: Plan) -> list[str]:
+    """Return what tells the documents of a kind and an experiment apart."""
+    if kind == "ceilings":
+        return plan_ceilings.cells(config, plan, experiment)
+    if kind == "sweeps":
+        return (plan_decoding.settings(config, experiment) or {"decoders": []})["decoders"]
+    if kind == "builds":
+        builds = planned_builds(config, experiment)
+        return [f"{decoder}-{cores}" for decoder, cores in builds.runs] if builds else []
+    return plan.cells_for(config, experiment, "inference") if kind == "inferences" else [""]
+
+
+def status_of(path: Path, commit: str) -> str | None:
+    """Return the status of a document of this commit without changes; None if there is none."""
+    try:
+        found = json.loads(path.read_text())
+        made_by = found["environment"]
+        return found["status"] if (made_by["commit"], made_by["dirty"]) == (commit, False) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def passed(path: Path, commit: str) -> bool:
+    """Return whether a verdict of this commit need not be made again."""
+    return status_of(path, commit) == "passed"
+
+
+def to_do(blocks: Iterable[Block], done: Iterable[Path], commit: str) -> list[Block]:
+    """Return the blocks of which some document is in none of the folders."""
+
+    def lacking(path: str) -> bool:
+        return not any(status_of(folder / path, commit) for folder in done)
+
+    return [block for block in blocks if any(map(lacking, block.documents))]
+
+
+def seconds_of(document: str) -> float:
+    """Return the seconds that a document takes, by published ones of its kind."""
+    return measured_seconds(Path(document), os.devnull) or usual_seconds(Path(document))
+
+
+def fitting(blocks: Iterable[Block], minutes: float, gpus: int, judged: set[str]) -> list[Block]:
+    """Return the blocks that so many GPUs measure in so many minutes, verdicts included, by importance."""
+    free, known, chosen = [minutes] * gpus, set(judged), []
+    for block in blocks:
+        verdicts = set(block.verdicts) - known
+        judging = sum(seconds_of(path) for path in verdicts) / 60 / gpus
+        left = [each - judging for each in free]
+        place = max(range(gpus), key=left.__getitem__)
+        if left[place] >= block.minutes:
+            left[place] -= block.minutes
+            free, known = left, known | verdicts
+            chosen.append(block)
+    return chosen
 
 
 @dataclass(frozen=True)
 class Place:
     """A clone with a GPU and cores. gpu: as CUDA_VISIBLE_DEVICES has it, empty for none."""
 
-    run: Run
+    work: Path
     name: str
     gpu: str
     cores: list[int]
+    configs: list[Path]
 
-    def make(self) -> None:
-        folder = self.run.work / self.name
-        subprocess.run(["git", "clone", "--quiet", CHECKOUT, folder], check=True)
+    def make(self, source: Path, tag: str) -> None:
+        folder = self.work / self.name
+        quiet = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--branch", tag]
+        subprocess.run([*quiet, source, folder], check=True)
         (folder / "results").mkdir(exist_ok=True)
         for name in SHARED:
-            common = self.run.work / name
-            common.mkdir(exist_ok=True)
-            (folder / "results" / name).symlink_to(common)
+            (self.work / name).mkdir(exist_ok=True)
+            (folder / "results" / name).symlink_to(self.work / name)
 
-    def snakemake(self, what: str, only: Axes, block: int, *until: str) -> bool:
-        """Run the experiment's cells that have these axes, or what they need up to some rules.
+    def snakemake(
+        self, what: str, documents: Iterable[str], *omit: str, cores: list[int] | None = None
+    ) -> bool:
+        """Make these documents, or what they need without the jobs of some rules.
 
         Return whether all went well; what was said is in a log in WORK.
         """
+        documents, cores = [f"results/{path}" for path in documents], cores or self.cores
         if STOPPED.is_set():
             return False
-        command = [sys.executable, "-m", "snakemake", self.run.experiment, "--keep-going", "--printshellcmds"]
-        command += ["--rerun-triggers", "mtime", *(["--until", *until] if until else [])]
-        command += ["--config", f"only={yaml.safe_dump(only, default_flow_style=True, width=10**6).strip()}"]
-        command += [f"block={block}", "--configfile", self.run.config, "--cores", str(len(self.cores))]
-        command += ["--resources", "gpu=1", *(["--dry-run"] if self.run.dry else [])]
-        folder, began = self.run.work / self.name, time.monotonic()
+        if not documents:
+            return True
+        command = [sys.executable, "-m", "snakemake", *documents, "--keep-going", "--printshellcmds"]
+        command += ["--rerun-triggers", "mtime", *(["--omit-from", *omit] if omit else [])]
+        command += ["--config", f"data={self.work / 'data'}", f"archives=[{CHECKOUT / 'archives'}]"]
+        command += ["--configfile", *self.configs, "--cores", str(len(cores)), "--resources", "gpu=1"]
+        folder, began = self.work / self.name, time.monotonic()
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": self.gpu, "PYTHONPATH": path_with(folder)}
-        with (self.run.work / f"{self.name}.log").open("a") as log:
+        with (self.work / f"{self.name}.log").open("a") as log:
             process = subprocess.Popen(
                 list(map(str, command)),
                 cwd=folder,
@@ -80,14 +219,14 @@ class Place:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a group of its own, which `interrupt` reaches whole
-                preexec_fn=lambda: os.sched_setaffinity(0, self.cores),
+                preexec_fn=lambda: os.sched_setaffinity(0, cores),
             )
         RUNNING.add(process)
         if STOPPED.is_set():  # while it began
             interrupt(process)
         code = process.wait()
         RUNNING.discard(process)
-        said = "done" if code == 0 else f"failed, see {self.name}.log in {self.run.work}"
+        said = "done" if code == 0 else f"failed, see {self.name}.log in {self.work}"
         print(f"{self.name}: {what}: {said}, {time.monotonic() - began:.0f} s", flush=True)
         return code == 0
 
@@ -99,129 +238,165 @@ def interrupt(process: subprocess.Popen) -> None:
 
 
 def stop(*_: object) -> None:
-    """End what runs; what was measured is collected then."""
+    """End what runs; whole blocks are kept."""
     STOPPED.set()
     for process in list(RUNNING):
         interrupt(process)
 
 
 def path_with(folder: Path) -> str:
-    """The search path for modules with the clone's own package first."""
+    """Return the search path for modules with the clone's own package first."""
     return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
-def together(parts: list[Axes]) -> Axes:
-    """The axes that all parts have, each with the values of all."""
-    common = set.intersection(*(set(part) for part in parts))
-    return {axis: list(dict.fromkeys(v for part in parts for v in part[axis])) for axis in sorted(common)}
+def measure(
+    places: list[Place], blocks: list[Block], done: list[Path], commit: str, ends: float, judge: bool
+) -> bool:
+    """Make what blocks need, then the blocks, each where a GPU is free; return whether all went well.
+
+    ends: when a block must be over, by the monotonic clock. judge: whether to stop after the verdicts.
+    """
+    everywhere = [core for place in places for core in place.cores]
+    documents = [path for block in blocks for path in block.documents]
+    ready = places[0].snakemake("data", documents, *MEASURING, cores=everywhere)
+    verdicts = dict.fromkeys(path for block in blocks for path in block.verdicts)
+    for path in verdicts:  # newer than the data, as Snakemake wants it
+        judged = next((folder / path for folder in done if passed(folder / path, commit)), None)
+        if judged:
+            (places[0].work / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(judged, places[0].work / path)
+    open_ones = [path for path in verdicts if not passed(places[0].work / path, commit)]
+    shares = [open_ones[number :: len(places)] for number in range(len(places))]
+    waiting, lock = [] if judge else list(blocks), threading.Lock()
+
+    def next_block() -> Block | None:
+        with lock:
+            left = (ends - time.monotonic()) / 60
+            block = next((block for block in waiting if block.minutes <= left), None)
+            if block:
+                waiting.remove(block)
+            return block
+
+    def blocks_on(place: Place) -> bool:
+        well = True
+        while not STOPPED.is_set() and (block := next_block()):
+            well &= place.snakemake(block.name, block.documents)
+            if not kept(place, block):
+                print(f"{place.name}: {block.name}: not whole, and not kept", flush=True)
+                well = False
+        return well
+
+    with ThreadPoolExecutor() as pool:
+        well = list(pool.map(lambda place, share: place.snakemake("verdicts", share), places, shares))
+    keep_verdicts(places[0].work, commit)
+    with ThreadPoolExecutor() as pool:
+        well += pool.map(blocks_on, places)
+    for block in waiting:
+        print(f"not begun: {block.name}", flush=True)
+    return ready and all(well) and not waiting
 
 
-def shares(values: list, count: int) -> list[list]:
-    """The values dealt out to so many."""
-    return [values[number::count] for number in range(count)]
-
-
-def measure(places: list[Place], parts: list[Axes], warm: list[Axes], first: int) -> bool:
-    """Everything in its order; whether all of it went well."""
-    needed = together(parts)
-    everywhere = replace(places[0], cores=[core for place in places for core in place.cores])
-    if not everywhere.snakemake("data", needed, first, *DATA, "build_extension"):
+def kept(place: Place, block: Block) -> bool:
+    """Copy the documents of a block to WORK/results if all are there; return whether they are."""
+    results, work = place.work / place.name / "results", place.work / "results"
+    if not all((results / path).is_file() for path in block.documents):
         return False
-    warming = Place(places[0].run, "warm", places[-1].gpu, places[-1].cores)
-    judges = places[:-1] if warm and len(places) > 1 else places
-    by_judge = [{**needed, "loader": share} for share in shares(needed.get("loader", []), len(judges))]
-    if "loader" not in needed:
-        judges, by_judge = judges[:1], [needed]
-    with ThreadPoolExecutor() as pool:
-        judging = [
-            (pool.submit(place.snakemake, "verdicts", share, first, "gate"), share)
-            for place, share in zip(judges, by_judge, strict=True)
-            if share.get("loader", True)
-        ]
-        calls = [call for call, _ in judging]
-        if warm:
-            warming.make()
-            calls.append(pool.submit(compiled, warming, warm, judging, first))
-        well = [call.result() for call in calls]
-    with ThreadPoolExecutor() as pool:
-        blocks = pool.map(lambda pair: blocks_of(*pair, parts), enumerate(places, start=first))
-        return all([*well, *blocks])
+    for document in block.documents:
+        path, there = results / document, (work / document).parent
+        there.mkdir(parents=True, exist_ok=True)
+        for each in path.parent.glob(f"{path.stem}.*"):  # the table of steps, too
+            shutil.copyfile(each, there / each.name)
+        found = json.loads(path.read_text())
+        if found["status"] == "failed":
+            print(f"failed: {document}: {found['sentence']}", flush=True)
+    return True
 
 
-def compiled(place: Place, warm: list[Axes], judging: list[tuple[Future, Axes]], block: int) -> bool:
-    """Measure cells for what they compile, each when nobody makes the verdict that it waits for any more."""
-    well = True
-    for one in warm:
-        for call, share in judging:
-            if not {"loader"} <= share.keys() & one.keys() or set(share["loader"]) & set(one["loader"]):
-                call.result()
-        well &= place.snakemake("compile", one, block, "measure_cell")
-    return well
+def keep_verdicts(work: Path, commit: str) -> None:
+    """Copy the verdicts that passed to WORK/results."""
+    for path in sorted(work.glob("gate/**/*.json")):
+        if passed(path, commit):
+            there = work / "results" / path.relative_to(work)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, there)
 
 
-def blocks_of(number: int, place: Place, parts: list[Axes]) -> bool:
-    """One block of each part; what follows one that failed is measured all the same."""
-    done = [place.snakemake(f"block {number} of {part}", part, number, "measure_cell") for part in parts]
-    return all(done)
-
-
-def collect(places: list[Place]) -> None:
-    """Records and verdicts of all clones in one folder."""
-    work = places[0].run.work
-    for source in [work / place.name / "results/records" for place in places]:
-        if source.exists():
-            shutil.copytree(source, work / "results/records", dirs_exist_ok=True)
-    shutil.copytree(work / "gate", work / "results/gate", dirs_exist_ok=True)
-
-
-def axes(text: str) -> Axes:
-    found = yaml.safe_load(text)
-    if not isinstance(found, dict) or not all(isinstance(values, list) for values in found.values()):
-        raise argparse.ArgumentTypeError(f"found {text}; expected axes with values: {{model: [resnet50]}}")
-    return found
+def told(blocks: list[Block], chosen: list[Block], all_n: int) -> str:
+    """Return the blocks that are to be done, a line each, and whether this run has time for them."""
+    lines = [
+        f"{'now  ' if block in chosen else 'later'} {block.minutes:4.1f} min  {block.name}"
+        for block in blocks
+    ]
+    minutes = sum(block.minutes for block in blocks)
+    return "\n".join([*lines, f"{all_n - len(blocks)} of {all_n} blocks done, {minutes:.0f} minutes left"])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("work", type=Path, help="a folder that is made")
-    parser.add_argument("config", type=Path)
-    parser.add_argument("experiment")
-    parser.add_argument("--only", type=axes, action="append", required=True, metavar="AXES")
-    parser.add_argument("--warm", type=axes, action="append", default=[], metavar="AXES")
+    parser.add_argument("--tag", required=True, help="what is measured, whatever was committed since")
+    parser.add_argument("--source", type=Path, default=CHECKOUT, help="a repository or a bundle that has it")
+    parser.add_argument("--minutes", type=float, required=True, help="from now on; what runs then is stopped")
+    parser.add_argument("--done", type=Path, nargs="*", default=[], help="results of earlier machines")
+    parser.add_argument(
+        "--config", type=Path, nargs="*", default=[], help="more of them, over reference.yaml"
+    )
     parser.add_argument("--gpus", nargs="+", default=["0"], help='numbers; "" for none')
     parser.add_argument("--cores", type=int, default=16, help="of each GPU")
-    parser.add_argument("--first-block", type=int, default=0)
-    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument(
+        "--verdicts", action="store_true", help="make those of all blocks, and measure nothing"
+    )
+    parser.add_argument("--list", action="store_true", help="print the blocks and measure nothing")
     given = parser.parse_args()
-    changed = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=CHECKOUT, check=True, capture_output=True, text=True
-    ).stdout
-    if changed:
-        parser.error(f"found changes in {CHECKOUT}; expected none, since records name a commit: commit them")
+    ends = time.monotonic() + 60 * given.minutes
     allowed = sorted(os.sched_getaffinity(0))
-    if len(allowed) < given.cores * len(given.gpus):
+    if len(allowed) < given.cores * len(given.gpus) and not given.list:
         parser.error(
             f"found {len(allowed)} cores; expected {given.cores} for each of {len(given.gpus)} GPUs: "
             "lower --cores or name fewer GPUs"
         )
     if given.work.exists():
         parser.error(f"found {given.work}; expected a folder that is made, for this run alone: name another")
-    if not given.config.is_file():
-        parser.error(f"found no file {given.config}; expected one as for --configfile: look at its name")
-    given.work.mkdir(parents=True)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
-    run = Run(given.work.resolve(), given.config.resolve(), given.experiment, given.dry_run)
+    if lost := [path for path in (*given.config, *given.done) if not path.exists()]:
+        parser.error(f"found no {lost[0]}; expected a config, or a folder of results: look at its name")
+    work, configs = given.work.resolve(), [path.resolve() for path in given.config]
     places = [
-        Place(run, f"gpu{number}", gpu, allowed[number * given.cores : (number + 1) * given.cores])
+        Place(
+            work,
+            f"gpu{number}",
+            gpu,
+            allowed[number * given.cores : (number + 1) * given.cores],
+            [work / f"gpu{number}/config/reference.yaml", *configs],
+        )
         for number, gpu in enumerate(given.gpus)
     ]
-    for place in places:
-        place.make()
+    work.mkdir(parents=True)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
     try:
-        well = measure(places, given.only, given.warm, given.first_block)
-    finally:
-        collect(places)
+        places[0].make(given.source.resolve(), given.tag)
+    except subprocess.CalledProcessError:
+        shutil.rmtree(work)
+        parser.error(f"found no tag {given.tag} in {given.source}; expected one: git tag {given.tag}")
+    clone = work / places[0].name
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=clone, check=True, capture_output=True, text=True)
+    commit = head.stdout.strip()
+    blocks = listed(read_config(clone, "reference.yaml", *map(str, configs)))
+    left = to_do(blocks, given.done, commit)
+    judged = {path for block in left for path in block.verdicts}
+    judged = {path for path in judged if any(passed(folder / path, commit) for folder in given.done)}
+    chosen = left if given.verdicts else fitting(left, given.minutes, len(places), judged)
+    print(told(left, chosen, len(blocks)), flush=True)
+    if given.list:
+        shutil.rmtree(work)
+        return 0
+    for place in places[1:]:
+        place.make(given.source.resolve(), given.tag)
+    timer = threading.Timer(max(0.0, ends - time.monotonic()), stop)
+    timer.daemon = True
+    timer.start()
+    well = measure(places, chosen, given.done, commit, ends, given.verdicts)
+    timer.cancel()
     return int(not well)
 
 

@@ -1,8 +1,13 @@
-"""After a change of the report: tables, figures and pages of the published records, made anew from them.
+"""The published results, made anew from their documents: python results/reference/publish.py
 
-From the checkout: python results/reference/publish.py
+From the checkout: archives, tables, the figures that a page of the docs shows, two or three reports,
+headline.json, durations.json, and the numbers in README and docs. After a run: --add h200=FOLDER, with what
+measure.py collected; its experiments replace those that are there. build/reference has all of it unpacked
+afterwards. --pages changes nothing in the tree: it makes all reports there. --numbers: headline.json and the
+numbers in pages alone.
 """
 
+import argparse
 import json
 import os
 import re
@@ -12,55 +17,73 @@ import sys
 import tempfile
 from pathlib import Path
 
+import headline
 import pandas as pd
+import pyarrow.parquet as pq
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.packed_results import ENDING, pack, unpacked
+from gpufeed.core.run_time_estimate import KINDS, durations
 from gpufeed.report import publish
 
-REFERENCE = Path("results/reference")
+PUBLISHED = Path("results/reference")
+REFERENCE = Path("build/reference")  # as deep, so that links from one are links from the other
+ACCURACIES = "accuracy"  # an experiment whose rates do not count, since other work shared its GPUs
+# which the tree has, beside the documents, the tables and the figures that a page of the docs shows
+KEPT = ("h200/report-photographs.html", "h100/report-photographs.html")
 # page -> the config that its command names, its experiments, and the repeats of which all are there
 PAGES = {
-    "h200/report.html": ("h200", ("gpu_decoding", "tensor_cache", "hybrid_gpu"), 3),
-    "h200/report-feed.html": ("h200_more", ("feed",), 1),
-    "h200/report-peers.html": ("h200_more", ("peers",), 2),
-    "h200/report-accelerated_vit.html": ("h200_more", ("accelerated_vit", "inference"), 2),
-    "h200/report-photographs.html": ("h200_more", ("photographs",), 4),
+    "h200/report.html": ("reference", ("gpu_decoding", "tensor_cache", "hybrid_gpu"), 3),
+    "h200/report-feed.html": ("reference", ("feed",), 1),
+    "h200/report-peers.html": ("reference", ("peers",), 2),
+    "h200/report-accelerated_vit.html": ("reference", ("accelerated_vit", "inference"), 2),
+    "h200/report-photographs.html": ("reference", ("photographs",), 4),
     "h200/report-accuracy.html": ("accuracy", ("accuracy",), 3),
     "h100_cuda12/report-notebook.html": ("notebook", ("notebook",), 6),
-    "h100_cuda12/report-hybrid_gpu.html": ("h200", ("hybrid_gpu",), 2),
-    "h100/report.html": ("h200", ("gpu_decoding", "tensor_cache"), 2),
-    "h100/report-accelerated_vit.html": ("h200_more", ("accelerated_vit",), 2),
-    "h100/report-feed.html": ("h200_more", ("feed",), 1),
-    "h100/report-peers.html": ("h200_more", ("peers",), 2),
-    "h100/report-photographs.html": ("h200_more", ("photographs",), 3),
+    "h100_cuda12/report-hybrid_gpu.html": ("reference", ("hybrid_gpu",), 2),
+    "h100/report.html": ("reference", ("gpu_decoding", "tensor_cache"), 2),
+    "h100/report-accelerated_vit.html": ("reference", ("accelerated_vit",), 2),
+    "h100/report-feed.html": ("reference", ("feed",), 1),
+    "h100/report-peers.html": ("reference", ("peers",), 2),
+    "h100/report-photographs.html": ("reference", ("photographs",), 3),
 }
 
 
 def parts(node: Path) -> None:
-    """The tables and figures that are there already, each from its documents."""
-    for folder in sorted((node / "tables").iterdir()):
-        name, drawn = folder.name, node / "figures" / folder.name
-        if (folder / "cells.csv").exists():
-            records = sorted((node / "records" / name).glob("*/*.json"))
-            publish.tabulate(records, folder / "cells.csv", folder / "batches.csv")
-            kinds = ("throughput", "breakdown", "workers", "timeline")
-            publish.plot(records, *(drawn / f"{kind}.svg" for kind in kinds))
+    """The tables and figures of each experiment, from its documents."""
+    for found in sorted(node.glob("records/*")):
+        if found.name == ACCURACIES:
+            continue
+        folder, drawn, records = *places(node, found.name), sorted(found.glob("*/*.json"))
+        publish.tabulate(records, folder / "cells.csv", folder / "batches.csv")
+        kinds = ("throughput", "breakdown", "workers", "timeline")
+        publish.plot(records, *(drawn / f"{kind}.svg" for kind in kinds))
         if (table := folder / "side_by_side.csv").exists():
             pair = pd.read_csv(table).drop_duplicates("pipeline").set_index("pipeline")["cell_id"].to_dict()
             both = (drawn / f"side_by_side{kind}.svg" for kind in ("", "_totals"))
-            publish.plot_side_by_side(sorted((node / "records" / name).glob("*/*.json")), pair, table, *both)
-        if (folder / "ceilings.csv").exists():
-            found = sorted((node / "ceilings" / name).glob("*.json"))
-            publish.plot_ceilings(found, folder / "ceilings.csv", drawn / "ceilings.svg")
-        if (folder / "decoders.csv").exists():
-            found = sorted((node / "sweeps" / name).glob("*.json"))
-            publish.tabulate_sweep(found, folder / "decoders.csv")
-            publish.plot_sweep(found, drawn / "crossover.svg", drawn / "decoding.svg")
-        if (folder / "inference.csv").exists():
-            found = sorted((node / "inference" / name).glob("*.json"))
-            publish.plot_inference(found, folder / "inference.csv", drawn / "inference.svg")
+            publish.plot_side_by_side(records, pair, table, *both)
+    for found in sorted(node.glob("ceilings/*")):
+        folder, drawn = places(node, found.name)
+        publish.plot_ceilings(sorted(found.glob("*.json")), folder / "ceilings.csv", drawn / "ceilings.svg")
+    for found in sorted(node.glob("sweeps/*")):
+        (folder, drawn), sweeps = places(node, found.name), sorted(found.glob("*.json"))
+        publish.tabulate_sweep(sweeps, folder / "decoders.csv")
+        publish.plot_sweep(sweeps, drawn / "crossover.svg", drawn / "decoding.svg")
+    for found in sorted(node.glob("inference/*")):
+        folder, drawn = places(node, found.name)
+        publish.plot_inference(
+            sorted(found.glob("*.json")), folder / "inference.csv", drawn / "inference.svg"
+        )
     for evaluation in sorted(node.glob("models/*/*/evaluation.json")):
         publish.plot_confusion(evaluation, evaluation.with_name("confusion.svg"))
+
+
+def places(node: Path, experiment: str) -> tuple[Path, Path]:
+    """The folders of an experiment's tables and figures."""
+    found = (node / "tables" / experiment, node / "figures" / experiment)
+    for folder in found:
+        folder.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def figure_of_the_readme(node: Path) -> None:
@@ -106,21 +129,127 @@ def linked(path: Path, titles: dict[Path, str]) -> str:
     return path.with_name(f"{path.name}.new").read_text().replace("<!-- pages -->", "\n".join(nav), 1)
 
 
-if __name__ == "__main__":
-    paths = {REFERENCE / name: asked for name, asked in PAGES.items()}
-    nodes = dict.fromkeys(path.parent for path in paths)
-    for node in nodes:
-        try:
-            publish.refuse_changed(node)
-        except GpufeedError as error:
-            sys.exit(str(error))
-    for node in nodes:
-        parts(node)
-    figure_of_the_readme(REFERENCE / "h100")
-    for path, asked in paths.items():
-        page(path.parent, path.name, *asked)
-    written = {path: path.with_name(f"{path.name}.new") for path in paths}
+def add(node: Path, results: Path) -> None:
+    """Results of a run in the place of what is there of their experiments; verdicts beside the others."""
+    for kind in sorted(path for path in results.iterdir() if path.name in KINDS):
+        for found in sorted(kind.iterdir()):
+            there = node / kind.name / found.name
+            if kind.name != "gate" and there.is_dir():
+                shutil.rmtree(there)
+            if found.is_dir():
+                shutil.copytree(found, there, dirs_exist_ok=True)
+            else:
+                there.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(found, there)
+
+
+def archives(root: Path) -> dict[str, list[Path]]:
+    """The documents below a folder of results, by the experiment in whose archive they are."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(path for kind in KINDS for path in (root / kind).rglob("*") if path.is_file()):
+        place = path.relative_to(root)
+        name = "gate" if place.parts[0] == "gate" else Path(place.parts[1]).stem
+        if path.suffix != ".attempt":
+            found.setdefault(name, []).append(path)
+    return found
+
+
+def compact(path: Path) -> None:
+    """Write a table of steps so that an archive makes it small, with the same values."""
+    found = pq.ParquetFile(path).metadata
+    if not found.num_row_groups or found.row_group(0).column(0).compression == "UNCOMPRESSED":
+        return
+    table = pq.read_table(path)
+    floats = [column.name for column in table.schema if str(column.type) == "double"]
+    others = [name for name in table.column_names if name not in floats]
+    options = {"compression": "none", "write_statistics": False}
+    pq.write_table(table, path, use_dictionary=others, use_byte_stream_split=floats, **options)
+
+
+def shown(pages: list[str]) -> set[str]:
+    """The figures that a page of the docs shows, below the folder of what is published."""
+    text = "".join(Path(page).read_text() for page in pages)
+    return set(re.findall(rf"{PUBLISHED}/([\w./-]+\.svg)", text))
+
+
+def in_the_tree(pages: list[str]) -> dict[Path, bytes]:
+    """Place in PUBLISHED -> content: archives, tables, pages that are kept, and figures that are shown."""
+    found = {}
+    for records in sorted(REFERENCE.rglob("records")):
+        for name, paths in archives(records.parent).items():
+            archive = records.with_name(f"{name}{ENDING}")
+            for path in paths:
+                if path.suffix == ".parquet":
+                    compact(path)
+            pack(records.parent, paths, archive)
+            found[archive] = archive.read_bytes()
+            archive.unlink()
+    wanted = [REFERENCE / name for name in (*KEPT, *sorted(shown(pages)))]
+    for path in [*wanted, *sorted(REFERENCE.glob("*/tables/*/*.csv"))]:
+        found[path] = path.read_bytes()
+    return {PUBLISHED / path.relative_to(REFERENCE): content for path, content in found.items()}
+
+
+def make_pages(names: list[str]) -> None:
+    for name in names:
+        page((REFERENCE / name).parent, Path(name).name, *PAGES[name])
+    written = {path: path.with_name(f"{path.name}.new") for path in map(REFERENCE.joinpath, names)}
     titles = {path: re.search("<title>(.*?) · ", new.read_text())[1] for path, new in written.items()}
     for path, new in written.items():
         path.write_text(linked(path, titles))
         new.unlink()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--add", action="append", default=[], metavar="NODE=FOLDER")
+    parser.add_argument(
+        "--pages", action="store_true", help="make all, in build/reference, and change nothing else"
+    )
+    parser.add_argument("--numbers", action="store_true", help="headline.json and the numbers in pages alone")
+    given = parser.parse_args()
+    shutil.rmtree(REFERENCE, ignore_errors=True)
+    shutil.copytree(unpacked(PUBLISHED), REFERENCE)
+    nodes = sorted(path.parent for path in REFERENCE.glob("*/records"))
+    for text in given.add:
+        name, _, folder = text.partition("=")
+        add(REFERENCE / name, Path(folder))
+        nodes = sorted({*nodes, REFERENCE / name})
+    tracked = subprocess.run(
+        ["git", "ls-files", "*.md"], check=True, capture_output=True, text=True
+    ).stdout.split()
+    if not given.numbers:
+        for node in nodes:
+            try:
+                publish.refuse_changed(node)
+            except GpufeedError as error:
+                sys.exit(str(error))
+            parts(node)
+        figure_of_the_readme(REFERENCE / "h100")
+        make_pages(list(PAGES if given.pages else KEPT))
+        if given.pages:
+            return 0
+        made = in_the_tree(tracked)
+        old = [*PUBLISHED.rglob(f"*{ENDING}"), *PUBLISHED.glob("*/tables/*/*.csv"), *PUBLISHED.rglob("*.svg")]
+        for path in {*old, *PUBLISHED.glob("*/*.html")} - made.keys():
+            path.unlink()
+        for path, content in made.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        first = sorted(
+            nodes, key=lambda node: (node.name != "h200", node.name)
+        )  # whose seconds are the usual ones
+        rows = [f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(durations(first).items())]
+        (PUBLISHED / "durations.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    claims = headline.claimed(REFERENCE)
+    (PUBLISHED / "headline.json").write_text(headline.document(claims))
+    for name in dict.fromkeys(claim.page for claim in claims):
+        text = Path(name).read_text()
+        if (new := headline.rendered(name, text, claims)) != text:
+            Path(name).write_text(new)
+            print(f"{name}: numbers written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

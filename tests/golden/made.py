@@ -10,15 +10,17 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+from gpufeed.core.packed_results import unpacked
 from tests.golden import kinds
 from tests.golden.the_one_place import report, tabulate, tabulate_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 DOCUMENTS, GOLDEN = HERE / "documents", HERE / "held"
-PUBLISHED = ROOT / "results/reference"
-CONFIGS = ("config", "demo", "own", "h200")
-PROFILES = {"h200": ("--profile", "slurm")}  # its default resources, which those of a site replace
+PUBLISHED = unpacked(ROOT / "results/reference")
+CONFIGS = ("config", "demo", "own", "reference")
+# a part of it; the default resources of the profile, which those of a site replace
+PROFILES = {"reference": ("--profile", "slurm", "--config", "run=[gpu_decoding, tensor_cache]")}
 PARTS = ("Snakefile", "rules", "workflow", "gpufeed", "config", "profiles", "slurm", "envs", "containers")
 SUBMITTED = ("build_cache", "build_strips", "gate", "measure_cell", "measure_decoder", "tabulate")
 # What the page shows: place among the results -> copied documents. Those of ceilings and inference name their
@@ -167,9 +169,11 @@ class Checkout:
 
     def lines(self) -> dict[str, str]:
         """Return the lines for Slurm of a handful of rules of a shipped config."""
-        command = ("gpufeed.preflight", "--configfile", "config/h200.yaml", "--site", "pace-ice")
+        command = ("gpufeed.preflight", "--configfile", "config/reference.yaml", "--site", "pace-ice")
         said = self.says(*command, SBATCH_ACCOUNT="coc")
         found = re.findall(r"^(\w+) \(\d+ jobs?\)\n  (sbatch .*)$", said, re.MULTILINE)
         return {
-            "sbatch-h200.txt": "".join(f"{rule}\n  {line}\n" for rule, line in found if rule in SUBMITTED)
+            "sbatch-reference.txt": "".join(
+                f"{rule}\n  {line}\n" for rule, line in found if rule in SUBMITTED
+            )
         }

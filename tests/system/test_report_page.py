@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 import record_fixtures as made
 import watch_page_fixtures as watched
+from data_fixtures import published_results
 
-from gpufeed.core.config import ROOT
 from gpufeed.report import publish
 from gpufeed.watch import watch_page
 
@@ -154,7 +154,7 @@ def published(folder: Path) -> Path:
 
     Without photographs: a browser that is to follow more links than are left follows none of the last.
     """
-    results, ids = ROOT / "results/reference/h200", {}
+    results, ids = published_results() / "h200", {}
     for experiment in sorted(results.glob("records/*")):
         cells = sorted(cell.name for cell in experiment.iterdir())
         loaders = {cell.split("-")[1] for cell in cells}

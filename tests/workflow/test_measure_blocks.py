@@ -1,7 +1,8 @@
-"""results/reference/measure.py: blocks on several places of a node at once, from a clean clone."""
+"""results/reference/measure.py: the next blocks of a tag on several places of a node at once."""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,25 +13,38 @@ from process_fixtures import wait_until
 from workflow_fixtures import ROOT, TINY
 
 MEASURE = "results/reference/measure.py"
+TAG = "reference-test"
+TWICE = [{"experiment": "tiny", "blocks": ["loaders"], "n": 2, "minutes": 5}]
+RUN = {**TINY, "least_s": 0, "use_instead": {}, "reference": TWICE}
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A clean clone of this checkout's last commit."""
+    """A clone of this checkout's last commit, with a tag on it and a commit after that."""
     folder = tmp_path_factory.mktemp("measure") / "checkout"
     subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
+    subprocess.run(["git", "tag", TAG], cwd=folder, check=True)
+    own = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+    subprocess.run(["git", *own, "commit", "--quiet", "--allow-empty", "-m", "later"], cwd=folder, check=True)
     return folder
 
 
-def begun(checkout, *arguments) -> subprocess.Popen:
+def begun(checkout, work, config, *arguments) -> subprocess.Popen:
+    path = work.with_name(f"{work.name}.yaml")
+    path.write_text(yaml.safe_dump(config))
+    asked = ["--tag", TAG, "--config", path, "--gpus", "", *arguments]
+    command = [sys.executable, checkout / MEASURE, work, *asked]
+    if "--minutes" not in arguments:
+        command += ["--minutes", 30]
+    if "--cores" not in arguments:
+        command += ["--cores", 1]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    command = [sys.executable, checkout / MEASURE, *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=checkout, env=environment, **pipes)
+    return subprocess.Popen(list(map(str, command)), cwd=checkout, env=environment, **pipes)
 
 
-def measured(checkout, *arguments) -> subprocess.CompletedProcess:
-    process = begun(checkout, *arguments)
+def measured(checkout, work, config, *arguments) -> subprocess.CompletedProcess:
+    process = begun(checkout, work, config, *arguments)
     out, err = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -46,35 +60,70 @@ def of_folder(folder) -> list[int]:
     return found
 
 
+def records_in(folder) -> dict[str, list]:
+    """Number of the repeat -> its records."""
+    found = {}
+    for path in sorted(folder.glob("records/tiny/*/*.json")):
+        found.setdefault(path.stem, []).append(json.loads(path.read_text()))
+    return found
+
+
 @pytest.mark.slow
-def test_two_places_measure_a_block_each_with_one_verdict(checkout, tmp_path):
-    config, work = tmp_path / "config.yaml", tmp_path / "work"
-    config.write_text(yaml.safe_dump({**TINY, "data": str(tmp_path / "data"), "least_s": 0}))
+def test_blocks_of_a_tag_one_machine_after_the_other(checkout, tmp_path):
+    """The second machine makes neither the first's block nor its verdicts again."""
+    commit = subprocess.run(
+        ["git", "rev-parse", TAG], cwd=checkout, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    first = measured(checkout, tmp_path / "first", RUN, "--minutes", 8)  # time for one of five minutes
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "later" in first.stdout
+    done = tmp_path / "done"
+    shutil.copytree(tmp_path / "first/results", done)
+    assert {number: len(found) for number, found in records_in(done).items()} == {"0": 2}
+    second = measured(checkout, tmp_path / "second", RUN, "--done", done)
+    assert second.returncode == 0, second.stdout + second.stderr
+    shutil.copytree(tmp_path / "second/results", done, dirs_exist_ok=True)
+    found = records_in(done)
+    assert {number: len(block) for number, block in found.items()} == {"0": 2, "1": 2}
+    for record in (record for block in found.values() for record in block):
+        assert record["status"] == "done"
+        assert record["environment"]["cores_allowed"] == 1
+        assert (record["environment"]["commit"], record["environment"]["dirty"]) == (commit, False)
+    assert len(list(done.glob("records/tiny/*/*.steps.parquet"))) == 4
+    assert "rule gate:" in (tmp_path / "first/gpu0.log").read_text()
+    assert "rule gate:" not in (tmp_path / "second/gpu0.log").read_text()
+    verdicts = measured(checkout, tmp_path / "verdicts", RUN, "--verdicts")
+    assert verdicts.returncode == 0, verdicts.stdout + verdicts.stderr
+    assert len(list((tmp_path / "verdicts/results/gate").rglob("*.json"))) == 2
+    assert records_in(tmp_path / "verdicts/results") == {}
+    third = measured(checkout, tmp_path / "third", RUN, "--done", done, "--list")
+    assert "2 of 2 blocks done, 0 minutes left" in third.stdout
+    assert not (tmp_path / "third").exists()
+
+
+@pytest.mark.slow
+def test_two_places_share_blocks_and_verdicts(checkout, tmp_path):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
-    both = ["--gpus", "", "", "--cores", 1, "--only", "{loader: [dataloader_sync]}"]
-    done = measured(checkout, work, config, "tiny", *both, "--warm", "{loader: [dataloader_sync]}")
+    subprocess.run(["git", "bundle", "create", "-q", tmp_path / "bundle", TAG], cwd=checkout, check=True)
+    both = ["--gpus", "", "", "--source", tmp_path / "bundle"]  # as on a machine without the repository
+    work = tmp_path / "work"
+    done = measured(checkout, work, RUN, *both)
     assert done.returncode == 0, done.stdout + done.stderr
-    judging = ["rule gate:" in (work / f"{name}.log").read_text() for name in ("gpu0", "gpu1", "warm")]
-    assert judging == [True, False, False]  # two that write one verdict would spoil each other's
-    (cell,) = (work / "results/records/tiny").iterdir()
-    records = [json.loads((cell / f"{block}.json").read_text()) for block in (0, 1)]
-    assert [record["status"] for record in records] == ["done", "done"]
-    assert [record["environment"]["cores_allowed"] for record in records] == [1, 1]
-    assert not any(record["environment"]["dirty"] for record in records)
-    (verdict,) = (work / "results/gate").rglob("*.json")
-    assert json.loads(verdict.read_text())["status"] == "passed"
+    judging = [(work / f"{name}.log").read_text().count("rule gate:") for name in ("gpu0", "gpu1")]
+    assert judging == [1, 1]  # two that write one verdict would spoil each other's
+    assert sorted(records_in(work / "results")) == ["0", "1"]
+    assert len(list((work / "results/gate").rglob("*.json"))) == 2
+    for name in ("gpu0", "gpu1"):
+        assert len(records_in(work / name / "results")) == 1
 
 
 @pytest.mark.slow
-def test_who_stops_it_keeps_what_was_measured_and_nothing_goes_on(checkout, tmp_path):
-    config, work = tmp_path / "config.yaml", tmp_path / "work"
-    loaders = {"loaders": {"loader": ["resident", "replay"], "augment": "torch"}}
-    tiny = {**TINY["experiments"]["tiny"], "blocks": loaders}
-    asked = {**TINY, "data": str(tmp_path / "data"), "least_s": 300, "experiments": {"tiny": tiny}}
-    config.write_text(yaml.safe_dump(asked))
-    parts = ["--only", "{loader: [resident]}", "--only", "{loader: [replay]}"]
-    process = begun(checkout, work, config, "tiny", "--gpus", "", "--cores", 1, *parts)
+def test_who_stops_it_keeps_whole_blocks_and_nothing_goes_on(checkout, tmp_path):
+    part = {"experiment": "tiny", "n": 1, "minutes": 2}
+    asked = [{**part, "only": {"loader": loader}} for loader in ("resident", "dataloader_sync")]
+    work = tmp_path / "work"
+    process = begun(checkout, work, {**RUN, "least_s": 300, "reference": asked})
     try:
         wait_until(lambda: list(work.glob("gpu0/results/logs/measure_cell/*/*/0.log")), 300)
         process.send_signal(signal.SIGTERM)
@@ -82,25 +131,22 @@ def test_who_stops_it_keeps_what_was_measured_and_nothing_goes_on(checkout, tmp_
     finally:
         process.kill()
     assert process.returncode == 1, err
-    assert "replay" not in out  # whose block would have been next
+    assert "not whole" in out
     assert not of_folder(work)
-    assert len(list((work / "results/gate").rglob("*.json"))) == 1
+    assert records_in(work / "results") == {}
+    assert len(list((work / "results/gate").rglob("*.json"))) == 2
 
 
 @pytest.mark.slow
-def test_it_refuses_changes_and_more_cores_than_there_are(checkout, tmp_path):
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(TINY))
-    only = ["--only", "{loader: [resident]}"]
-    few = measured(checkout, tmp_path / "work", config, "tiny", *only, "--cores", 10**4)
+def test_what_it_refuses(checkout, tmp_path):
+    work = tmp_path / "work"
+    few = measured(checkout, work, RUN, "--cores", 10**4)
     assert (few.returncode, "10000 for each of 1 GPUs" in few.stderr) == (2, True)
-    said = measured(checkout, tmp_path / "work", config, "tiny", "--only", "resident")
-    assert (said.returncode, "expected axes with values" in said.stderr) == (2, True)
-    nowhere = measured(checkout, tmp_path / "work", tmp_path / "other.yaml", "tiny", *only, "--cores", 1)
-    assert (nowhere.returncode, "found no file" in nowhere.stderr) == (2, True)
-    twice = measured(checkout, tmp_path, config, "tiny", *only, "--cores", 1)
-    assert (twice.returncode, "a folder that is made, for this run alone" in twice.stderr) == (2, True)
-    (checkout / "README.md").write_text("changed")
-    changed = measured(checkout, tmp_path / "work", config, "tiny", *only)
-    assert (changed.returncode, "commit them" in changed.stderr) == (2, True)
-    assert not (tmp_path / "work").exists()
+    untagged = measured(checkout, work, RUN, "--tag", "nowhere")
+    assert (untagged.returncode, "found no tag nowhere" in untagged.stderr) == (2, True)
+    nowhere = measured(checkout, work, RUN, "--done", tmp_path / "other")
+    assert (nowhere.returncode, "found no" in nowhere.stderr) == (2, True)
+    assert not work.exists()
+    work.mkdir()
+    again = measured(checkout, work, RUN)
+    assert (again.returncode, "a folder that is made, for this run alone" in again.stderr) == (2, True)

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from data_fixtures import REPOSITORY
+from data_fixtures import published_results
 
 from gpufeed.cli import run_results
 from gpufeed.cli.run_results import (
@@ -31,7 +31,7 @@ def records(tmp_path):
     """Loader -> its records, two of each, in a folder of results."""
     found = {}
     for loader, cell in CELLS.items():
-        source = REPOSITORY / "results/reference/h100/records/peers" / cell
+        source = published_results() / "h100/records/peers" / cell
         folder = tmp_path / "records/peers" / cell
         folder.mkdir(parents=True)
         for path in sorted(source.glob("[01].json")):

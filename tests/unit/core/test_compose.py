@@ -40,8 +40,7 @@ from gpufeed.core.errors import GpufeedError
 # each is written over the one before it, as `--configfile` does
 SHIPPED = (
     ("config.yaml",),
-    ("config.yaml", "h200.yaml"),
-    ("config.yaml", "h200.yaml", "h200_more.yaml"),
+    ("config.yaml", "reference.yaml"),
     ("config.yaml", "demo.yaml"),
     ("config.yaml", "demo.yaml", "accuracy.yaml"),
     ("config.yaml", "own.yaml"),
@@ -93,7 +92,7 @@ def test_both_composers_agree_on_shipped_cells_and_jobs_get_them_whole(monkeypat
 
 
 def test_the_command_in_the_comment_trains_the_cell():
-    config = merged("config.yaml", "h200.yaml")
+    config = merged("config.yaml", "reference.yaml")
     config["device"], config["seed"] = "cpu", 5
     config["sources"]["cifar10_gray_28"]["times"] = 3
     cells = planned(config).cells["vit_lite"].values()

@@ -33,8 +33,7 @@ SYNTHETIC = ["sources", "synthetic", "options"]
             for name in (
                 "demo.yaml",
                 "own.yaml",
-                "h200.yaml",
-                "h200_more.yaml",
+                "reference.yaml",
                 "accuracy.yaml",
                 "notebook.yaml",
             )
@@ -100,22 +99,10 @@ def test_a_quick_run_on_own_images_has_the_likeliest_loaders_and_the_limit():
     assert {cell.hyper["recipe"]["size"] for cell in whole.values()} == {224}
 
 
-@pytest.mark.parametrize("name", ["h200", "h200_more"])
-def test_the_reference_run_changes_data_repeats_and_run_list_alone(name):
-    assert set(yaml.safe_load((ROOT / f"config/{name}.yaml").read_text())) <= {
-        "run",
-        "repeats",
-        "use_instead",
-        "sources",
-    }
-
-
-def test_the_two_parts_of_the_reference_run_share_their_data_and_no_experiment():
-    parts = [yaml.safe_load((ROOT / f"config/{name}.yaml").read_text()) for name in ("h200", "h200_more")]
-    runs = [part.pop("run") for part in parts]
-    assert parts[0] == parts[1]
-    listed = [name for run in runs for name in run]
-    assert sorted(listed) == sorted({*listed, *merged("config.yaml")["run"]})
+def test_the_reference_run_changes_data_repeats_and_run_list_alone():
+    changes = yaml.safe_load((ROOT / "config/reference.yaml").read_text())
+    assert set(changes) == {"run", "repeats", "use_instead", "experiments", "reference"}
+    assert all(set(experiment) == {"repeats"} for experiment in changes["experiments"].values())
 
 
 def test_config_readme_documents_every_key():

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import ceilings_fixtures
 import pytest
 import record_fixtures as made
-from data_fixtures import REPOSITORY
+from data_fixtures import published_results
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -173,7 +173,7 @@ def test_other_documents_are_held_to_the_same(tmp_path):
 def test_every_published_document_agrees_with_itself():
     counted = dict.fromkeys(PUBLISHED, 0)
     for place, document in PUBLISHED.items():
-        for path in sorted((REPOSITORY / "results/reference").glob(f"**/{place}")):
+        for path in sorted(published_results().glob(f"**/{place}")):
             document.read(path)
             counted[place] += 1
     assert all(counted.values()), counted
@@ -206,7 +206,7 @@ def test_what_is_no_commit_is_not_published(tmp_path, told, said):
 
 
 def test_published_documents_that_do_not_know_their_changes_become_no_more():
-    reference = REPOSITORY / "results/reference"
+    reference = published_results()
     told = [json.loads(path.read_text()) for path in reference.rglob("*.json")]
     old = [one["environment"] for one in told if isinstance(one, dict) and "environment" in one]
     old = [one["dirty"] for one in old if "machine" not in one]

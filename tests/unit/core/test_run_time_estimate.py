@@ -1,5 +1,6 @@
 """The minutes that a run is expected to take: what earlier documents tell, else what its kind takes."""
 
+import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -30,7 +31,8 @@ TOOK = 60  # seconds, of every record of the fixtures
 
 @pytest.fixture(autouse=True)
 def nothing_published(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_time_estimate, "PUBLISHED", tmp_path / "reference")
+    monkeypatch.setattr(run_time_estimate, "PUBLISHED", tmp_path / "durations.json")
+    run_time_estimate.published.cache_clear()
 
 
 def paths(results, kind, names):
@@ -46,21 +48,26 @@ def numbers(text):
 def test_a_repeat_takes_what_another_of_its_cell_took(tmp_path):
     made.write(tmp_path, made.record(CELL, 1, images_per_s=100))
     path = Path(f"records/pipelining/{CELL.id}/0.json")
-    assert measured_seconds(path, [tmp_path]) == pytest.approx(TOOK + STARTING_S)
-    assert measured_seconds(path, [tmp_path / "empty", tmp_path]) == pytest.approx(TOOK + STARTING_S)
-    assert measured_seconds(path, [tmp_path / "empty"]) is None
+    assert measured_seconds(path, tmp_path) == pytest.approx(TOOK + STARTING_S)
+    assert measured_seconds(path, tmp_path / "empty") is None
     assert usual_seconds(path) == KINDS["records"].seconds
 
 
-def test_of_published_documents_those_of_an_h200_come_first(tmp_path):
-    for name, seconds in (("a100", 600), ("h200", 60), ("h300", 6000)):
+def test_where_nothing_was_measured_published_seconds_count_those_of_an_h200_first(tmp_path):
+    for name, seconds in (("h200", 60), ("a100", 600)):
         record = made.record(CELL)
+        record.throughput["seconds"] = 1.0
         record.finished_at = (
             datetime.fromisoformat(record.started_at) + timedelta(seconds=seconds)
         ).isoformat()
-        made.write(run_time_estimate.PUBLISHED / name, record)
-    said = table({"e": [f"out/records/pipelining/{CELL.id}/0.json"]}, "out", {})
-    assert numbers(said)["e"] == pytest.approx((60 + STARTING_S) / 60, abs=0.06)
+        made.write(tmp_path / name, record)
+    found = run_time_estimate.durations([tmp_path / "h200", tmp_path / "a100"])
+    assert found == {f"records/pipelining/{CELL.id}": (60 + STARTING_S, 1.0)}
+    run_time_estimate.PUBLISHED.write_text(json.dumps(found))
+    path = f"records/pipelining/{CELL.id}/7.json"
+    assert numbers(table({"e": [f"out/{path}"]}, "out", {}))["e"] == pytest.approx(65.5 / 60, abs=0.06)
+    assert measured_seconds(Path(path), "out", least_s=3) == pytest.approx(60 + STARTING_S + 2)
+    assert measured_seconds(Path(path), tmp_path / "a100") == pytest.approx(600 + STARTING_S)
 
 
 def test_a_repeat_that_was_too_short_would_take_what_it_lacked_longer(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import measure_fixtures
 import numpy as np
@@ -10,6 +9,7 @@ import pandas as pd
 import pytest
 import record_fixtures as made
 import torch
+from data_fixtures import published_results
 from gate_fixtures import SETTINGS, judged, task_for
 from hostile_fixtures import available, saved
 from image_fixtures import request, write_cache, write_dataset, write_files
@@ -36,7 +36,6 @@ from gpufeed.stores.strips_reader import StripReader
 from gpufeed.training import cell_training
 
 CPU = torch.device("cpu")
-ROOT = Path(__file__).parents[3]
 TAKES_NONE = (
     "Decoder simplejpeg takes none of these files: all {} images that it was given were decoded by pillow."
 )
@@ -218,7 +217,7 @@ def test_records_and_verdicts_of_older_versions_are_still_read(tmp_path):
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(older))
     assert Record.read(path) == record
-    published = sorted((ROOT / "results/reference").glob("*/records/*/*/*.json"))
+    published = sorted(published_results().glob("*/records/*/*/*.json"))
     before = [path for path in published if "loading" not in json.loads(path.read_text())][::40]
     assert before
     assert [Record.read(path).loading for path in before] == [None] * len(before)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from data_fixtures import published_results
 from record_fixtures import H200, cell, record, resumed, telemetry, unfinished, write
 
 from gpufeed.compare import NOTHING, REFUSED, REGRESSED, main
@@ -408,7 +409,7 @@ def test_machines_side_by_side_by_their_own_ceilings(tmp_path, capsys):
 
 def test_a_machine_with_a_part_of_the_cells_says_how_many_have_no_ceiling(tmp_path, capsys):
     """The published records of one card, and some of them as if they were of another card."""
-    published, other = Path(__file__).parents[3] / "results/reference/h200/records/hybrid_gpu", tmp_path / "b"
+    published, other = published_results() / "h200/records/hybrid_gpu", tmp_path / "b"
     for folder in published.iterdir():
         if "-replay-torch" in folder.name or "-graphs-" in folder.name or "-chain-" in folder.name:
             continue

@@ -112,6 +112,30 @@ def test_two_clusters_keep_the_ratio_of_medians_in_its_interval():
     assert found.interval[0] <= found.median <= found.interval[1]
 
 
+def test_sides_that_differ_in_number_and_spread_have_a_range_alone(tmp_path):
+    even = [100 + step for step in (-2.5, -1.5, -0.5, 0.5, 1.5, 2.5)]
+    wide = [200 + 6 * (value - 100) for value in even]
+    assert unpaired_ratio(wide, even).interval  # as many of both
+    assert unpaired_ratio([2 * value for value in even], [*even, 100.0]).interval  # as wide
+    for sides in ((wide, [*even, 100.0]), ([*even, 100.0], wide)):
+        found = unpaired_ratio(*sides)
+        assert (found.n, found.interval, difference(found), found.apart) == (6, None, FEW, True)
+    assert unpaired_ratio([100.0] * 6, [100.0] * 7).interval == (1.0, 1.0)
+
+    def repeats(loader, rates):
+        of = cell(loader)
+        paths = write(tmp_path, *(record(of, number, rate) for number, rate in enumerate(rates)))
+        return {"repeats": read_records(paths)}
+
+    first = repeats("resident", wide)
+    later = repeats("overlap", [*even, 100.0])
+    later["repeats"]["started_at"] = "2030-01-01T00:00:00+00:00"  # another run, so no pairs
+    found = standing(first, later)
+    assert (found.ahead, found.how, found.ratio.n) == (True, "range above", 6)
+    assert "range" in found.words
+    assert found.why_no_more == "repeats that differ in number and spread say no more"
+
+
 def test_below_six_there_is_a_range_and_no_verdict():
     found = unpaired_ratio([200.0, 210.0], [105.0, 90.0, 100.0])
     assert (found.n, found.interval, difference(found)) == (2, None, FEW)

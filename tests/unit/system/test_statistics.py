@@ -48,7 +48,7 @@ def rank_sums(n: int, m: int) -> tuple[int, ...]:
 def test_the_interval_of_two_sides_leaves_out_no_more_than_five_percent_by_exact_counts(n):
     for m in range(n, 21):
         # values whose differences are all their own, so that the interval's ends tell how many it cut off
-        first, second = [1000.0 * (i + 1) for i in range(n)], [float(j) for j in range(m)]
+        first, second = [float(i) for i in range(n)], [j * math.sqrt(2) * n / m for j in range(m)]
         low, _ = unpaired_ratio(map(math.exp, _scaled(first)), map(math.exp, _scaled(second))).log_interval
         differences = sorted(a - b for a in _scaled(first) for b in _scaled(second))
         cut = min(range(n * m), key=lambda k: abs(differences[k] - low)) + 1

@@ -18,7 +18,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.references import files_of
 
 SHIPPED = merged("config.yaml")
-H200 = merged("h200.yaml")
+REFERENCE = merged("reference.yaml")
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_a_config_is_merged_as_snakemake_does():
 
 
 @pytest.mark.parametrize(
-    "config", ["config.yaml", "h200.yaml", "h200_more.yaml", "demo.yaml", "own.yaml", "accuracy.yaml"]
+    "config", ["config.yaml", "reference.yaml", "demo.yaml", "own.yaml", "accuracy.yaml"]
 )
 def test_the_archives_are_those_that_the_rules_would_download(config):
     """Everything that any experiment of `run` reads, by the rule that says what a dataset is made of."""
@@ -201,8 +201,7 @@ def test_the_archives_are_those_that_the_rules_would_download(config):
     names = {file.name for file in bundle_parts.archives_of_run(merged)}
     expected = {
         "config.yaml": {"cifar-10-python.tar.gz", "tiny-imagenet-200.zip", *FASHION_MNIST_FILES},
-        "h200.yaml": {"tiny-imagenet-40.zip"},
-        "h200_more.yaml": {"cifar10-jpeg.npz", "tiny-imagenet-40.zip"},
+        "reference.yaml": {"cifar10-jpeg.npz", "tiny-imagenet-40.zip", "imagenet-800.zip"},
         "demo.yaml": set(),
         "own.yaml": set(),  # a folder is not packed
         "accuracy.yaml": {"cifar10-jpeg.npz", "tiny-imagenet-40.zip"},
@@ -211,7 +210,7 @@ def test_the_archives_are_those_that_the_rules_would_download(config):
 
 
 def test_what_a_dataset_is_made_of_comes_too():
-    config = merged_config(SHIPPED, H200 | {"run": ["gpu_decoding"]})
+    config = merged_config(SHIPPED, REFERENCE | {"run": ["gpu_decoding"]})
     assert "mosaic_1024" in bundle_parts.datasets_of_run(config)
     assert "tiny_imagenet_40" in bundle_parts.datasets_of_run(config)  # by use_instead
 

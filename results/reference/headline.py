@@ -1,0 +1,496 @@
+"""Every number with which README and docs/results.md compare: where it stands, and the records that give it.
+
+A claim is a text of a page with N at each number. `publish.py` writes the numbers into the pages, and all of
+them with n, range, card, commit and records into headline.json; a test compares both with the records.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gpufeed.report import load_records, tables
+from gpufeed.report.sections import crossover, decoding_tables
+from gpufeed.report.significance import standing
+from gpufeed.system.statistics import ENOUGH_FOR_INTERVAL
+
+ROOT = Path(__file__).resolve().parents[2]
+README, RESULTS = "README.md", "docs/results.md"
+DALI, MEMORY = "docs/guide/dali.md", "docs/guide/memory.md"
+NODES = {"H100": "h100", "H200": "h200"}
+SHARE = "N % (N to N)"
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number: what it is, its value and range, n repeats, passes or pairs, and where they are from."""
+
+    what: str
+    value: float
+    low: float
+    high: float
+    n: int
+    card: str
+    commits: list[str]
+    records: list[str]
+
+    @property
+    def shown(self) -> list[float]:
+        return [self.value, self.low, self.high]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A text of a page, with N at each number. shown: what stands at each N; numbers: those measured."""
+
+    page: str
+    text: str
+    shown: list[float]
+    numbers: list[Number] = field(default_factory=list)
+
+    @cached_property
+    def pattern(self) -> re.Pattern:
+        """The text as a pattern: a space is any white space, and `...` anything but a new column."""
+        words = re.escape(self.text).replace(r"\.\.\.", "[^|]*?").replace(r"\ ", r"\s+")
+        return re.compile(re.sub(r"\bN\b", r"([\\d.,]*\\d)", words))
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return where the numbers stand; raise ValueError unless the page has the text once."""
+        found = list(self.pattern.finditer(text))
+        if len(found) != 1:
+            raise ValueError(f"found {len(found)} times in {self.page}; expected once: {self.text}")
+        spans = [found[0].span(group + 1) for group in range(self.pattern.groups)]
+        if len(spans) != len(self.shown):
+            raise ValueError(f"found {len(spans)} N and {len(self.shown)} numbers: {self.text}")
+        return spans
+
+
+def written(number: float) -> str:
+    """Return a number as pages have it: 1,234 or 0.3."""
+    return f"{number:,}"
+
+
+def rendered(page: str, text: str, claims: Iterable[Claim]) -> str:
+    """Return a page with the numbers of its claims written into it."""
+    ours = [claim for claim in claims if claim.page == page]
+    places = [
+        (*span, written(n)) for claim in ours for span, n in zip(claim.spans(text), claim.shown, strict=True)
+    ]
+    for start, end, number in sorted(places, reverse=True):
+        text = text[:start] + number + text[end:]
+    return text
+
+
+def uncovered(page: str, text: str, claims: Iterable[Claim]) -> list[str]:
+    """Return the shares and factors of a page that no claim covers, but in code."""
+    spans = [span for claim in claims if claim.page == page for span in claim.spans(text)]
+    code = [match.span() for match in re.finditer(r"^```.*?^```", text, re.DOTALL | re.MULTILINE)]
+    found = re.finditer(r"\d[\d.,]*(?=\s+(?:%|times|images/s|images a\s+second|million))", text)
+    return [match[0] for match in found if not any(a <= match.start() < b for a, b in (*spans, *code))]
+
+
+class Published:
+    """The published results. folder: with the documents in their places (packed_results.unpacked)."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.cells = cache(self._cells)
+
+    def _cells(self, experiment: str, node: str) -> pd.DataFrame:
+        paths = sorted((self.folder / node / "records" / experiment).glob("*/*.json"))
+        return tables.cells(load_records.read_records(paths)).assign(node=node)
+
+    def number(
+        self, what: str, values: Iterable[float], *sides: pd.Series | Path, n: int | None = None
+    ) -> Number:
+        """Return a number. values: itself and its range. sides: the cells, or the documents, that give it."""
+        paths = [path for side in sides for path in self.paths(side)]
+        made_by = [json.loads(path.read_text())["environment"] for path in paths]
+        value, low, high = values
+        return Number(
+            what,
+            *(value, low, high),
+            int(min(side["n_repeats"] for side in sides) if n is None else n),
+            " and ".join(sorted({one["gpu"]["name"] for one in made_by})),
+            sorted({one["commit"][:12] for one in made_by}),
+            sorted({str(path.relative_to(self.folder)) for path in paths}),
+        )
+
+    def paths(self, side: pd.Series | Path) -> list[Path]:
+        """Return the documents of a cell; a document is its own."""
+        if isinstance(side, Path):
+            return [side]
+        folder = self.folder / side["node"] / "records" / side["experiment"] / side["cell_id"]
+        return sorted(folder.glob("*.json"))
+
+    def photographs(self, model: str, card: str) -> pd.DataFrame:
+        found = self.cells("photographs", NODES[card])
+        return found[(found["model"] == model) & found["cuda_graphs"]]
+
+    def share(
+        self, card: str, loader: str, cores: int, model: str = "resnet18", engines: float | None = None
+    ) -> Number:
+        """Return what a loader keeps of the limit, in percent.
+
+        A limit that was measured with 16 cores alone is that with fewer as well.
+        """
+        found = self.photographs(model, card)
+        limits = found[found["loader"] == "replay"]
+        limit = the(limits, cores_asked=cores if cores in set(limits["cores_asked"]) else 16)
+        load = found["hw_decoder_load"]
+        cell = the(
+            found[load.isna() if engines is None else load == engines], loader=loader, cores_asked=cores
+        )
+        said = f"share of the limit, {model}, {loader}, {cores} cores, in percent"
+        return self.number(said, in_percent(cell, limit), cell, limit)
+
+    def ceilings(self, **axes: Any) -> tuple[Path, dict]:
+        """Return the one document of the H200's `feed` whose cell has these values."""
+        found = {
+            path: json.loads(path.read_text()) for path in (self.folder / "h200/ceilings/feed").glob("*.json")
+        }
+        (pair,) = [pair for pair in found.items() if axes.items() <= pair[1]["cell"].items()]
+        return pair
+
+
+def the(rows: pd.DataFrame, **axes: Any) -> pd.Series:
+    """Return the one row that has these values."""
+    for name, value in axes.items():
+        rows = rows[rows[name] == value]
+    if len(rows) != 1:
+        raise ValueError(f"found {len(rows)} cells with {axes}; expected one")
+    return rows.iloc[0]
+
+
+def in_percent(cell: pd.Series, limit: pd.Series) -> list[int]:
+    """Return the median share of the limit, and the widest range that both ranges allow."""
+    shares = [
+        cell["images_per_s"] / limit["images_per_s"],
+        cell["images_per_s_min"] / limit["images_per_s_max"],
+        cell["images_per_s_max"] / limit["images_per_s_min"],
+    ]
+    return [round(100 * share) for share in shares]
+
+
+ROWS = {  # page -> loader, number of cores and card of each row of its table of shares
+    README: [
+        ("resident", (16,), "H100"),
+        ("host_cache", (16, 2), "H100"),
+        ("cuda_jpeg", (16, 2), "H200"),
+        ("dali_gpu", (16, 2), "H200"),
+        ("ffcv", (16,), "H100"),
+        ("dataloader_workers", (16,), "H100"),
+    ],
+    DALI: [
+        ("cuda_jpeg", (16, 2), "H200"),
+        ("dali_gpu", (16, 2), "H200"),
+        ("dali_gpu_reader", (16,), "H100"),
+        ("dali_gpu", (16, 2), "H100"),
+        ("ffcv", (16,), "H100"),
+        ("dataloader_workers", (16,), "H100"),
+        ("dali_cpu", (16, 2), "H100"),
+    ],
+    MEMORY: [
+        ("resident", (16,), "H100"),
+        ("host_cache", (16, 2), "H100"),
+        ("cuda_jpeg", (16, 2), "H200"),
+        ("dali_gpu", (16, 2), "H200"),
+        ("ffcv", (16,), "H100"),
+        ("webdataset_resampled", (16,), "H100"),
+        ("dataloader_workers", (16,), "H100"),
+    ],
+}
+
+
+def shares_by_loader(of: Published) -> Iterable[Claim]:
+    for page, rows in ROWS.items():
+        for loader, cores, card in rows:
+            numbers = [of.share(card, loader, count) for count in cores]
+            text = (
+                f"| `{loader}`... | " + "".join(f"{SHARE} | " for _ in cores) + "| " * (len(cores) < 2) + card
+            )
+            yield Claim(page, text, [n for number in numbers for n in number.shown], numbers)
+
+
+def photographs(of: Published) -> Iterable[Claim]:
+    pair = [of.share("H200", loader, 16, "resnet50") for loader in ("cuda_jpeg", "dali_gpu_reader")]
+    said = (
+        f"a ResNet-50 keeps {SHARE} with `cuda_jpeg` and {SHARE} with `dali_gpu_reader` on the H200 "
+        "with N cores (n = N,"
+    )
+    for page in (README, RESULTS):
+        yield Claim(page, said, [n for number in pair for n in number.shown] + [16, pair[0].n], pair)
+    said = f"under a ResNet-50, `dali_gpu_reader` keeps {SHARE} on the H200 with N cores (n = N,"
+    yield Claim(DALI, said, [*pair[1].shown, 16, pair[1].n], pair[1:])
+    without = of.share("H100", "dali_gpu", 16, engines=0)
+    yield Claim(DALI, f"Without them `dali_gpu` keeps {SHARE} on that H100", without.shown, [without])
+    own = of.share("H200", "cuda_jpeg", 16)
+    h100 = of.photographs("resnet18", "H100")
+    kept = {"resident", "host_cache", "replay"}  # decoded once; the rest decode in every epoch
+    rates = h100[(h100["cores_asked"] == 16) & ~h100["loader"].isin(kept)].sort_values("images_per_s")
+    best = of.share("H100", rates.iloc[-1]["loader"], 16)
+    if not rates.iloc[-1]["loader"].startswith("dali_gpu"):
+        raise ValueError("the best of them is not DALI on the GPU: change the sentences")
+    yield Claim(
+        RESULTS,
+        "`cuda_jpeg` kept N % on an H200; on H100s the best of the others that decode in every epoch kept "
+        "N %** (n = N, N cores)",
+        [own.value, best.value, min(own.n, best.n), 16],
+        [own, best],
+    )
+    cached, workers = (of.share("H100", loader, 16) for loader in ("host_cache", "dataloader_workers"))
+    caption = [cached, best, workers]
+    yield Claim(
+        README,
+        "host_cache N % of the limit, DALI on the GPU N %, 16 DataLoader workers N %",
+        [number.value for number in caption],
+        caption,
+    )
+    limits = [the(h100, loader="replay", cores_asked=cores) for cores in (2, 16)]
+    two, whole = (
+        of.number(
+            f"limit of a ResNet-18 with {cell['cores_asked']} cores, images/s",
+            [round(cell["images_per_s" + end]) for end in ("", "_min", "_max")],
+            cell,
+        )
+        for cell in limits
+    )
+    apart = round(100 * abs(limits[1]["images_per_s"] / limits[0]["images_per_s"] - 1), 1)
+    yield Claim(
+        README,
+        "the limits with 2 and 16 cores differ by N % (N and N images/s)",
+        [apart, two.value, whole.value],
+        [two, whole],
+    )
+
+
+FED = {"resident": 0, "resident_jpeg": 0, "ffcv": 16, "strips": 0, "dataloader_workers": 16}
+
+
+def small_images(of: Published) -> Iterable[Claim]:
+    cells = of.cells("peers", "h200")
+    limit = the(cells, loader="replay", cuda_graphs=True)
+    rows = {name: the(cells, loader=name, workers=count, cuda_graphs=True) for name, count in FED.items()}
+    found = {
+        name: of.number(
+            f"share of the limit, resnet18 at 64 pixels, {name}, in percent",
+            in_percent(cell, limit),
+            cell,
+            limit,
+        )
+        for name, cell in rows.items()
+    }
+    if found["resident"].value != found["resident_jpeg"].value:
+        raise ValueError(
+            "decoded and as JPEGs, images on the GPU keep shares that differ: change the sentence"
+        )
+    yield Claim(
+        RESULTS,
+        "(batch N, CUDA graphs, n = N) keeps N % of the limit with the images on the GPU, "
+        "decoded or as JPEGs, "
+        f"N % with FFCV, N % with strips of JPEGs, and {SHARE} with N DataLoader workers",
+        [
+            *(256, found["resident"].n),
+            *(found[name].value for name in ("resident", "ffcv", "strips")),
+            *found["dataloader_workers"].shown,
+            16,
+        ],
+        list(found.values()),
+    )
+    ranges = [found[name] for name in ("resident", "resident_jpeg", "ffcv", "strips")]
+    names = ("decoded", "as JPEGs", "FFCV", "strips")
+    one = {True: "N %", False: "N to N %"}
+    yield Claim(
+        RESULTS,
+        ", ".join(
+            f"{name} {one[number.low == number.high]}" for name, number in zip(names, ranges, strict=True)
+        ),
+        [n for number in ranges for n in dict.fromkeys([number.low, number.high])],
+        ranges,
+    )
+    waits = first_batch(of, rows["dataloader_workers"])
+    yield Claim(
+        RESULTS,
+        "With N workers the first of an epoch's N batches takes N to N % of the time",
+        [16, math.ceil(20000 / 256), waits.low, waits.high],
+        [waits],
+    )
+
+
+def first_batch(of: Published, cell: pd.Series) -> Number:
+    """Return the share of the time that the first batch of each epoch takes, in percent."""
+    shares = []
+    for path in of.paths(cell):
+        record, steps = json.loads(path.read_text()), pd.read_parquet(path.with_suffix(".steps.parquet"))
+        first = steps["step"] == steps.groupby("epoch")["step"].transform("min")
+        timed = steps["step"] >= record["warmup"]["steps"]
+        shares.append(100 * steps[timed & first]["total_ms"].sum() / steps[timed]["total_ms"].sum())
+    middle = round(pd.Series(shares).median())
+    values = (middle, round(min(shares)), round(max(shares)))
+    return of.number("time of the first batch of an epoch, dataloader_workers, in percent", values, cell)
+
+
+def decoders(of: Published) -> Iterable[Claim]:
+    numbers, pays = {}, {}
+    for card, node in {"H200": "h200", "H100": "h100"}.items():
+        paths = sorted((of.folder / node / "sweeps/gpu_decoding").glob("*.json"))
+        points, _ = decoding_tables.read_sweeps(paths)
+        found = crossover.sizes(points)
+        pays[card] = [
+            min(
+                int(size.side)
+                for size in found
+                if all(s.gpu.beats(s.cpu[cores]) for s in found if s.side >= size.side)
+            )
+            for cores in (8, 16)
+        ]
+        if not all(
+            size.strips.beats(size.cpu[16]) and size.strips.beats(size.strips_cpu[16]) for size in found
+        ):
+            raise ValueError(f"strips are not the fastest at every size on the {card}: change the sentence")
+        at_64 = decoding_tables.measured(points)
+        at_64 = at_64[(at_64["side"] == 64) & (at_64["cache"] == "warm") & (at_64["cores"] == 16)]
+        for kind, rows in at_64.groupby("kind"):
+            best = rows.loc[rows["images_per_s"].idxmax()]
+            path = next(path for path in paths if path.stem == best["decoder"])
+            ends = [float(best["images_per_s" + end]) for end in ("", "_min", "_max")]
+            numbers[card, kind] = of.number(
+                f"decoder alone at 64 x 64, {best['decoder']}, images/s", ends, path, n=int(best["n"])
+            )
+    if pays["H200"] != pays["H100"]:
+        raise ValueError(f"where decoding on the GPU pays differs by card, {pays}: change the sentence")
+    yield Claim(
+        RESULTS, "pays from N pixels a side on against 8 cores and from N on against 16", pays["H200"]
+    )
+    order = [(card, kind) for kind in ("strips", "cpu", "gpu") for card in NODES_IN_TEXT]
+    shown = [
+        round(numbers[key].value / 1e6, 1) if key[1] == "strips" else round(numbers[key].value, -3)
+        for key in order
+    ]
+    yield Claim(
+        RESULTS,
+        "at 64 x 64 N million images a second on the H200 and N on the H100, where 16 cores reach N and N "
+        "file by file, and the best GPU decoder N and N.",
+        [int(n) if n >= 1000 else n for n in shown],
+        [numbers[key] for key in order],
+    )
+    path = of.folder / "h100/bench/own_jpeg.json"
+    bench = json.loads(path.read_text())
+    own = bench["images_per_s"]["own"]["20000"]
+    ends = [round(own[name] / 1e6, 1) for name in ("median", "min", "max")]
+    yield Claim(
+        RESULTS,
+        "Our own CUDA kernels decode N million (N to N, n = N) on an H100",
+        [*ends, own["n"]],
+        [
+            of.number(
+                "our JPEG kernels alone, all 20,000 files of 64 x 64, million images/s",
+                ends,
+                path,
+                n=own["n"],
+            )
+        ],
+    )
+
+
+NODES_IN_TEXT = ("H200", "H100")
+
+
+def graphs(of: Published) -> Iterable[Claim]:
+    axes = {
+        "loader": "resident",
+        "augment": "fused",
+        "trainer": "plain",
+        "precision": "fp16",
+        "batch_size": 512,
+    }
+    eager, captured = (the(of.cells("hybrid_gpu", "h200"), **axes, cuda_graphs=on) for on in (False, True))
+    found = standing(captured, eager)
+    if not found.ahead:
+        raise ValueError("CUDA graphs are not shown to be faster: change the sentence")
+    ends = [round(number, 1) for number in (found.ratio.median, *found.bounds)]
+    worth = of.number(
+        "images/s with CUDA graphs over eager, resnet18, fp16, batch 512", ends, captured, eager
+    )
+    yield Claim(
+        RESULTS, "one CUDA graph a step is worth N times (N to N, batch N, fp16)", [*ends, 512], [worth]
+    )
+    epoch = [round(captured["epoch_s" + end], 1) for end in ("", "_min", "_max")]
+    number = of.number("seconds an epoch of CIFAR-10 with CUDA graphs, resnet18, fp16", epoch, captured)
+    yield Claim(RESULTS, "An epoch takes N s", [number.value], [number])
+
+
+def limits(of: Published) -> Iterable[Claim]:
+    usual = {"workers": 0, "augment": "torch", "batch_size": 256, "model": "resnet18", "cuda_graphs": True}
+
+    def au(loader: str, digits: int = 0, **axes: Any) -> Number:
+        path, document = of.ceilings(**{**usual, "loader": loader, **axes})
+        share = document["shares"]["au"]
+        ends = [round(100 * share[key], digits or None) for key in ("median", "ci95_low", "ci95_high")]
+        return of.number(
+            f"AU, {loader}, in percent; the range is its 95 % interval", ends, path, n=share["n"]
+        )
+
+    slow, slower, workers = au("torchvision_cuda"), au("nvimgcodec"), au("dataloader_workers", workers=16)
+    if max(slow.high, slower.high) >= workers.low:
+        raise ValueError("decoding file by file on the GPU is not shown to be slower: change the sentence")
+    yield Claim(
+        RESULTS,
+        "N % of the limit with `torchvision_cuda` and N % with `nvimgcodec`, N % with N workers (N pairs",
+        [slow.value, slower.value, workers.value, 16, slow.n],
+        [slow, slower, workers],
+    )
+    fused = au("resident", 1, augment="fused", batch_size=512)
+    path, document = of.ceilings(**{**usual, "loader": "resident", "augment": "fused", "batch_size": 512})
+    rates = [
+        of.number(
+            f"{name}, resident, fused, batch 512, images/s",
+            [round(document["images_per_s"][name][key]) for key in ("median", "min", "max")],
+            path,
+            n=fused.n,
+        )
+        for name in ("end_to_end", "compute_only")
+    ]
+    yield Claim(
+        RESULTS,
+        "in batches of N a ResNet-18 fed so keeps N % of its compute-only rate "
+        "(N of N images a second, N pairs",
+        [512, fused.value, *(rate.value for rate in rates), fused.n],
+        [fused, *rates],
+    )
+
+
+GROUPS: list[Callable[[Published], Iterable[Claim]]] = [
+    shares_by_loader,
+    photographs,
+    small_images,
+    decoders,
+    graphs,
+    limits,
+]
+
+
+def claimed(folder: Path) -> list[Claim]:
+    """Return all claims, from the published documents. folder: results/reference, unpacked."""
+    of = Published(folder)
+    return [claim for group in GROUPS for claim in group(of)]
+
+
+def document(claims: Iterable[Claim]) -> str:
+    """Return headline.json. few: whether fewer than six repeats are all there is, so no more than a range."""
+    rows = [
+        {
+            "page": claim.page,
+            "text": claim.text,
+            "shown": claim.shown,
+            "numbers": [{**asdict(n), "few": n.n < ENOUGH_FOR_INTERVAL} for n in claim.numbers],
+        }
+        for claim in claims
+    ]
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"

@@ -54,6 +54,9 @@ def image():
         if shutil.disk_usage(folder).free < ROOM:
             pytest.skip(f"A Debian with the CUDA 12 stack needs {ROOM >> 30} GiB below {folder}.")
         root = Path(folder) / "root"
+        settings = root / "etc/dpkg/dpkg.cfg.d/docker-apt-speedup"
+        settings.parent.mkdir(parents=True)
+        settings.write_text("force-unsafe-io\n")  # as Debian's image for Docker has it
         # in a namespace of its own: what it mounts, and starts, is gone with it, however it ends
         command = ["debootstrap", "--variant=minbase", release, str(root), *mirror]
         done = finished([*NAMESPACE, "--mount-proc", *command], BUILD_S)

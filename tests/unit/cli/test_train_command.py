@@ -354,14 +354,16 @@ def test_the_seeds_command_line_asks_for_the_gpu_and_trains_vit_tiny(said):
 
 
 def documented():
-    """The command lines of the documents: (flags, overrides) each."""
+    """The command lines of the documents: flags and overrides."""
     for page in [*(REPOSITORY / "docs").glob("guide/*.md"), REPOSITORY / "docs/reference/training.md"]:
         for line in page.read_text().splitlines():
             if line.startswith("gpufeed train ") and "--help" not in line:
-                yield shlex.split(line.split(" #")[0])[2:]
+                words = shlex.split(line.split(" #")[0])[2:]
+                asks = any(".py:" in word for word in words)  # a process whether it can be imported
+                yield pytest.param(words, id=" ".join(words), marks=[pytest.mark.slow] if asks else [])
 
 
-@pytest.mark.parametrize("arguments", list(documented()), ids=" ".join)
+@pytest.mark.parametrize("arguments", documented())
 def test_the_commands_of_the_documents_are_cells(said, tmp_path, arguments):
     found = []
     for name, text in files_of_the_page().items():  # models and loaders of one's own, as the guide shows them

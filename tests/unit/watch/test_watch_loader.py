@@ -406,6 +406,7 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
+@pytest.mark.slow
 def test_a_forked_process_goes_on_and_writes_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FORKED, str(tmp_path / "watch.json")],

@@ -11,7 +11,7 @@ UV_VERSION := 0.13.8
 ZENSICAL_VERSION := 0.0.73
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest
+PYTEST := MAKEFLAGS= $(BIN)/python -m pytest
 # two processes, each with whole files of tests, those that take longest first
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed-cuda$(CUDA)
@@ -41,7 +41,7 @@ $(if $(OFFLINE),$(PYTHON) -m gpufeed.cluster.bundle.contents $(OFFLINE) $(CUDA))
 $(BIN)/python -m pip install --quiet --disable-pip-version-check $(FROM_FOLDER) uv==$(UV_VERSION)
 endef
 
-.PHONY: setup ffcv demo test test-all docs lint lock bundle clean
+.PHONY: setup ffcv demo test test-all test-slurm test-others docs lint lock bundle clean
 
 setup: $(STAMP)
 
@@ -72,11 +72,17 @@ test: setup
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not alone and not system and not slurm and not cuda"
 	@$(BIN)/python tests/cuda/ledger.py stale
 
-# every test: the last ones want the machine for themselves
+# every test: those of Slurm mostly wait, so they run beside the others; the last ones want the machine for themselves
 test-all: setup lint
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not alone"
+	$(MAKE) --no-print-directory -j 2 test-slurm test-others
 	$(PYTEST) -m alone
 	@$(BIN)/python tests/cuda/ledger.py stale
+
+test-slurm:
+	$(PYTEST) tests/workflow -m slurm
+
+test-others:
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not alone and not slurm"
 
 # README and docs as a site, build/site/index.html; a link that leads nowhere is an error
 docs: | $(BIN)/uv

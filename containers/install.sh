@@ -39,7 +39,8 @@ install_python() {
         echo "no nvcc of CUDA 12 could be downloaded: the extension is built with CPU kernels only" >&2
     fi
     # compiled: an image is read-only, and each job would compile all that it imports
-    "$PREFIX/venv/bin/uv" pip install --no-cache --compile-bytecode --python "$PREFIX/venv/bin/python" \
+    export UV_NO_CACHE="${UV_NO_CACHE:-true}" UV_COMPILE_BYTECODE="${UV_COMPILE_BYTECODE:-true}"
+    "$PREFIX/venv/bin/uv" pip install --python "$PREFIX/venv/bin/python" \
         --constraint "$SOURCES/envs/constraints-cuda$CUDA.txt" --requirement "$SOURCES/pyproject.toml" \
         --extra "cuda$CUDA" --extra all "$@"
 }

@@ -1,8 +1,7 @@
 """The Dockerfile, followed line by line on a bare Debian: what Docker would build, and run as its user.
 
-It downloads the CUDA 12 stack, some GB, and takes three to seven minutes, in which it keeps two cores busy.
-It needs root, debootstrap, a mirror of Debian (that of this machine's apt, where it has the release) and the
-package index.
+It takes the CUDA 12 stack from uv's cache on this machine, or else downloads it, some GB. It needs root,
+debootstrap, a mirror of Debian (that of this machine's apt, where it has the release) and the package index.
 """
 
 import json
@@ -15,6 +14,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from dockerfile_fixtures import BUILD_S, NAMESPACE, Image, base_image, finished
+from ops_fixtures import LOAD, assert_links_to, assert_loaded
+from uv_fixtures import pinned_uv
 from workflow_fixtures import SHORT, Workflow
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -34,6 +35,13 @@ def lacking() -> str | None:
     return None
 
 
+def packages_of_make_setup(root: Path) -> dict[str, str]:
+    """Lends uv's cache to the image, as hard links: the variables that uv needs there."""
+    cache = subprocess.run([pinned_uv(), "cache", "dir"], capture_output=True, text=True).stdout.strip()
+    linked = subprocess.run(["cp", "-al", cache, root / "uv-cache"], capture_output=True)
+    return {} if linked.returncode else {"UV_NO_CACHE": "false", "UV_CACHE_DIR": "/uv-cache"}
+
+
 @pytest.fixture(scope="module")
 def image():
     """The built image: its base by debootstrap, then every line of the Dockerfile."""
@@ -46,6 +54,9 @@ def image():
         if shutil.disk_usage(folder).free < ROOM:
             pytest.skip(f"A Debian with the CUDA 12 stack needs {ROOM >> 30} GiB below {folder}.")
         root = Path(folder) / "root"
+        settings = root / "etc/dpkg/dpkg.cfg.d/docker-apt-speedup"
+        settings.parent.mkdir(parents=True)
+        settings.write_text("force-unsafe-io\n")  # as Debian's image for Docker has it
         # in a namespace of its own: what it mounts, and starts, is gone with it, however it ends
         command = ["debootstrap", "--variant=minbase", release, str(root), *mirror]
         done = finished([*NAMESPACE, "--mount-proc", *command], BUILD_S)
@@ -55,6 +66,7 @@ def image():
         root.chmod(0o755)
         Path(folder).chmod(0o755)
         image = Image(root)
+        image.arguments |= {"UV_COMPILE_BYTECODE": "false", **packages_of_make_setup(root)}
         # the oldest and the newest architecture: each takes a quarter of a minute to compile for
         image.build(TORCH_CUDA_ARCH_LIST="7.5;9.0+PTX")
         yield image
@@ -80,6 +92,13 @@ def test_the_image_has_the_extension_for_the_architectures_that_it_names(image):
     assert (
         about["architectures"] == image.environment["TORCH_CUDA_ARCH_LIST"].split(";") == ["7.5", "9.0+PTX"]
     )
+    assert_links_to(image.root / "opt/gpufeed/extension/gpufeed_ops.so", image.arguments["CUDA"])
+
+
+def test_the_extension_loads_beside_torch_with_a_cuda_kernel_for_every_op(image, checkout):
+    done = image.container("python", "-c", LOAD, "/opt/gpufeed/extension/gpufeed_ops.so")
+    assert done.returncode == 0, done.stdout
+    assert_loaded(done.stdout.strip().splitlines()[-1])
 
 
 def test_a_user_without_rights_runs_the_workflow_to_the_report_and_compiles_nothing(image, checkout):

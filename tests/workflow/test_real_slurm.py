@@ -266,38 +266,29 @@ def test_two_nodes_train_as_one_process_with_twice_the_batch(slurm, prepared):
 
 
 @pytest.mark.timeout(600)
-def test_a_rank_that_dies_or_a_step_that_is_asked_to_end_ends_both_nodes(slurm, tmp_path):
+def test_a_rank_that_dies_ends_both_nodes(slurm, tmp_path):
     killed = on_both_nodes(tmp_path / "killed.txt", f'd.spread_failing("{tmp_path}")')
     wait_until(lambda: states(killed) == ["FAILED"], 120)
     said = (tmp_path / "killed.txt").read_text()
     assert "rank 1 of the training ended with SIGKILL" in said, said
-    asked = on_both_nodes(tmp_path / "asked.txt", f'd.spread_waiting("{tmp_path}", 1, 2)')
-    told = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
-    wait_until(lambda: all(path.exists() and path.read_text() for path in told), 120)
-    run("scancel", "--signal=TERM", asked)  # the step, and not the script
-    wait_until(lambda: states(asked) == ["FAILED"], 60)
-    status = run("sacct", "-X", "-n", "-P", "-j", asked, "-o", "exitcode").strip()
-    assert status == f"{sigterm_handler.STATUS - 128}:0"  # as sacct shows a status above 128
-    assert not any(psutil.pid_exists(int(path.read_text())) for path in told)
-    assert not list((tmp_path / "scratch").iterdir())
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("whom", ["step", "script"])
-def test_a_training_on_two_nodes_that_is_asked_to_end_keeps_its_state(slurm, tmp_path, whom):
-    """step: as some time before a preemption or a time limit, without the script. script: that alone."""
+def test_a_training_on_two_nodes_whose_step_is_asked_to_end_keeps_its_state(slurm, tmp_path):
+    """As some time before a preemption or a time limit. Asked through its script: test_nodes.py."""
     image_fixtures.write_cache(image_fixtures.write_dataset(tmp_path / "tiny"))
     folder = tmp_path / "tiny"
     job = on_both_nodes(tmp_path / "said.txt", f'd.spread_training("{folder}", 1, 2, waits_after=2)')
     told = [folder / f"pid-{rank}" for rank in (0, 1)]
     wait_until(lambda: all(path.exists() and path.read_text() for path in told), 120)
-    run("scancel", "--signal=TERM", *(["--batch"] if whom == "script" else []), job)
+    run("scancel", "--signal=TERM", job)  # the step, and not the script
     wait_until(lambda: states(job) == ["FAILED"], 120)
     said = (tmp_path / "said.txt").read_text()
     status = run("sacct", "-X", "-n", "-P", "-j", job, "-o", "exitcode").strip()
     assert status == f"{sigterm_handler.STATUS - 128}:0", said  # as sacct shows a status above 128
     assert load(folder / "kept" / CHECKPOINT)[KEY]["step"] == 2 * ASK_EVERY
     assert not any(psutil.pid_exists(int(path.read_text())) for path in told)
+    assert not list((folder / "scratch").iterdir())
 
 
 def on_both_nodes(out: Path, code: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from workflow_fixtures import SHORT
 
 AFTER_A_CELL = {"find_disturbed": 1, "tabulate": 1, "plot": 1, "assemble_report": 1, "all": 1}
-EVERY_WAY = ((), ("--rerun-triggers", "mtime"), ("--profile", "slurm"))
+EVERY_WAY = ((), ("--rerun-triggers", "mtime", "--profile", "slurm"))
 
 
 def left(flow, *args):

@@ -173,8 +173,10 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
 
 @pytest.mark.slow
 def test_set_resources_on_the_command_line_erase_those_of_the_profile(preflight):
+    """And a container is held against its arguments."""
     given = ("gate:runtime=600", "gate:mem_mb=64000", "measure_cell:mem_mb=64000")
-    _, said = preflight("--site", "pace-ice", "--set-resources", *given)
+    _, said = preflight("--site", "pace-ice", "--sdm", "apptainer", "--set-resources", *given)
+    assert "found: no --nv for the container" in said
     lost = re.search(r"^found: resources in (\S+) lost by a later set-resources: (.*)$", said, re.MULTILINE)
     assert lost, said
     assert lost[1].endswith("slurm/config.yaml")
@@ -185,29 +187,9 @@ def test_set_resources_on_the_command_line_erase_those_of_the_profile(preflight)
 
 
 @pytest.mark.slow
-def test_the_constraint_of_a_sweep_reaches_jobs_with_a_gpu_alone(preflight):
-    profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
-    defaults = profile["default-resources"] | {"sweep_gpu_model": "A100", "sweep_constraint": "A100-80GB"}
-    (preflight.folder / "constrained").mkdir()
-    (preflight.folder / "constrained/config.yaml").write_text(yaml.safe_dump({"default-resources": defaults}))
-    _, said = preflight("--site", "pace-ice", "--profile", "constrained", SBATCH_ACCOUNT="coc")
-    lines = re.findall(r"^  (sbatch .*)$", said, re.MULTILINE)
-    with_gpu = [line for line in lines if "--gpus=A100:" in line or "--gres=gpu:A100:" in line]
-    assert any("--gres=" in line for line in with_gpu)  # on several nodes, too
-    assert 0 < len(with_gpu) < len(lines)
-    for line in lines:
-        assert line.count(" -C A100-80GB") == (line in with_gpu), line
-    assert "constraint: the rule wants" not in said
-
-
-@pytest.mark.slow
 def test_keys_of_a_sweep_that_are_left_empty_are_none(preflight):
-    profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
-    empty = {"sweep_gpu_model": None, "sweep_constraint": None, "constraint": None}
-    (preflight.folder / "empty").mkdir()
-    text = yaml.safe_dump({"default-resources": profile["default-resources"] | empty})
-    (preflight.folder / "empty/config.yaml").write_text(text)
-    status, said = preflight("--site", "pace-ice", "--profile", "empty", SBATCH_ACCOUNT="coc")
+    profile = site_profile(preflight, "empty", sweep_gpu_model=None, sweep_constraint=None, constraint=None)
+    status, said = preflight("--site", "pace-ice", "--profile", profile, SBATCH_ACCOUNT="coc")
     assert status == 1
     assert "None" not in lines_of(said), said
     assert "--gpus=1" in lines_of(said)
@@ -225,26 +207,35 @@ def test_default_resources_without_memory_are_told(preflight):
     assert "no line: no mem_mb" in said
 
 
-@pytest.mark.slow
-def test_a_container_is_held_against_its_arguments(preflight):
-    _, said = preflight("--site", "pace-ice", "--sdm", "apptainer")
-    assert "found: no --nv for the container" in said
-    _, said = preflight("--site", "pace-ice", "--sdm", "apptainer", "--apptainer-args", " --nv")
-    assert "no --nv" not in said
-
-
-@pytest.mark.slow
-def test_a_slurm_partition_is_held_against_the_file(preflight):
+def site_profile(preflight, name: str, **changes: object) -> str:
+    """The name of a profile with the default resources of PACE ICE, but for these."""
     profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
-    defaults = profile["default-resources"] | {"slurm_partition": "ice-cpu"}
-    (preflight.folder / "on-cpu").mkdir()
-    (preflight.folder / "on-cpu/config.yaml").write_text(yaml.safe_dump({"default-resources": defaults}))
-    status, said = preflight("--site", "pace-ice", "--profile", "on-cpu", SBATCH_ACCOUNT="coc")
+    folder = preflight.folder / name
+    folder.mkdir()
+    text = yaml.safe_dump({"default-resources": profile["default-resources"] | changes})
+    (folder / "config.yaml").write_text(text)
+    return name
+
+
+@pytest.mark.slow
+def test_a_constraint_reaches_jobs_with_a_gpu_alone_and_a_partition_is_held_against_the_file(preflight):
+    changes = {"sweep_gpu_model": "A100", "sweep_constraint": "A100-80GB", "slurm_partition": "ice-cpu"}
+    given = ("--profile", site_profile(preflight, "changed", **changes), "--sdm", "apptainer")
+    given += ("--apptainer-args", " --nv")
+    status, said = preflight("--site", "pace-ice", *given, SBATCH_ACCOUNT="coc")
     assert status == 1
+    lines = re.findall(r"^  (sbatch .*)$", said, re.MULTILINE)
+    with_gpu = [line for line in lines if "--gpus=A100:" in line or "--gres=gpu:A100:" in line]
+    assert any("--gres=" in line for line in with_gpu)  # on several nodes, too
+    assert 0 < len(with_gpu) < len(lines)
+    for line in lines:
+        assert line.count(" -C A100-80GB") == (line in with_gpu), line
+    assert "constraint: the rule wants" not in said
     over = re.search(r"^found: partition ice-cpu, whose limits .*: (.*)$", said, re.MULTILINE)
     assert over, said
     assert {"measure_cell", "train_model", "gate"} <= set(over[1].split(", "))
     assert not {"plot", "tabulate"} & set(over[1].split(", "))
+    assert "no --nv" not in said
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from workflow_fixtures import SHORT
 
+pytestmark = pytest.mark.slow
 MOST = 40  # lines
 
 

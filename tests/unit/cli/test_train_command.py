@@ -164,16 +164,15 @@ def test_a_training_that_is_killed_goes_on_where_it_was(tmp_path):
     assert (tmp_path / "second/model.pt").exists()
 
 
-@pytest.mark.slow
-def test_a_checkpoint_that_was_named_and_cannot_be_gone_on_with_is_an_error_and_stays(tmp_path):
+def test_a_checkpoint_that_was_named_and_cannot_be_gone_on_with_is_an_error_and_stays(tmp_path, said):
     folder, command = tmp_path / "first", (*TINY, "trainer=plain")
     offer({"synthetic": row(shipped(), "synthetic")})
     compose.write_cell(folder / "cell.yaml", cell_from(composed(command), shipped()), "its command")
     (folder / "checkpoint.pt").write_bytes(b"half of a checkpoint")
-    done = train_in(tmp_path, *command, "resume=first", "hydra.run.dir=second")
-    assert done.returncode == 2
-    assert "first/checkpoint.pt is no checkpoint" in done.stderr
-    assert "Traceback" not in done.stderr
+    code, text = said(*command, "resume=first", "hydra.run.dir=second", work=None)
+    assert code == 2
+    assert "first/checkpoint.pt is no checkpoint" in text
+    assert "Traceback" not in text
     assert (folder / "checkpoint.pt").read_bytes() == b"half of a checkpoint"
     assert not (tmp_path / "data").exists()
 
@@ -301,14 +300,13 @@ def test_errors_of_ours_end_in_2_without_a_traceback(said, error):
     assert said("seed=1", work=work) == (2, f"{error}\n")
 
 
-@pytest.mark.slow
 def test_a_folder_that_cannot_be_is_told_and_no_traceback(tmp_path, said):
     (tmp_path / "file").write_text("in the way")
-    done = train_in(tmp_path, *TINY, "data_folder=file", "hydra.run.dir=run")
-    assert done.returncode == 2
-    assert "NotADirectoryError" in done.stderr
-    assert "expected: files and folders that may be read" in done.stderr
-    assert "Traceback" not in done.stderr
+    code, text = said(*TINY, "data_folder=file", "hydra.run.dir=run", work=None)
+    assert code == 2
+    assert "NotADirectoryError" in text
+    assert "expected: files and folders that may be read" in text
+    assert "Traceback" not in text
     code, text = said("hydra.run.dir=file/run")
     assert (code, text.count("\n")) == (2, 3)
     assert "hydra.run.dir=FOLDER" in text
@@ -354,14 +352,16 @@ def test_the_seeds_command_line_asks_for_the_gpu_and_trains_vit_tiny(said):
 
 
 def documented():
-    """The command lines of the documents: (flags, overrides) each."""
+    """The command lines of the documents: flags and overrides."""
     for page in [*(REPOSITORY / "docs").glob("guide/*.md"), REPOSITORY / "docs/reference/training.md"]:
         for line in page.read_text().splitlines():
             if line.startswith("gpufeed train ") and "--help" not in line:
-                yield shlex.split(line.split(" #")[0])[2:]
+                words = shlex.split(line.split(" #")[0])[2:]
+                asks = any(".py:" in word for word in words)  # a process whether it can be imported
+                yield pytest.param(words, id=" ".join(words), marks=[pytest.mark.slow] if asks else [])
 
 
-@pytest.mark.parametrize("arguments", list(documented()), ids=" ".join)
+@pytest.mark.parametrize("arguments", documented())
 def test_the_commands_of_the_documents_are_cells(said, tmp_path, arguments):
     found = []
     for name, text in files_of_the_page().items():  # models and loaders of one's own, as the guide shows them

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 import ceilings_fixtures
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from gpufeed.benchmarks.store_builds import DOCUMENT as BUILDS
 from gpufeed.core.cells import cell_id
-from gpufeed.core.document import disagreements
+from gpufeed.core.config_schema import SCHEMAS
+from gpufeed.core.document import disagreements, validator
 from gpufeed.core.equivalence_verdict import VERDICT as GATES
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import CEILINGS, DECODING, KERNELS, Record
@@ -213,6 +215,36 @@ def test_published_documents_that_do_not_know_their_changes_become_no_more():
     assert (old.count(None) <= 544, old.count(True) <= 58, old.count(False)) == (True, True, 0)
     for host in sorted(reference.glob("*/")):
         publish.refuse_changed(host)
+
+
+DESCRIBED = {path.name.partition(".")[0] for path in SCHEMAS.iterdir()} - {"config", "hyper", "site", "watch"}
+
+
+def parts_of(schema: dict, name: str = "document") -> Iterator[tuple[str, dict]]:
+    """Every part of a schema that describes an object, by the key that holds it."""
+    if "properties" in schema:
+        yield name, schema
+    for key, part in [*schema.get("properties", {}).items(), *schema.get("$defs", {}).items()]:
+        yield from parts_of(part, key)
+    yield from parts_of(schema["items"], name) if "items" in schema else ()
+
+
+@pytest.mark.parametrize("name", sorted(DESCRIBED))
+def test_the_schemas_are_closed_and_describe_every_key(name):
+    schema = copy.deepcopy(validator(name).schema)
+    validator(name).check_schema(schema)
+    if name not in ("record", "gate", "kernel"):  # which later versions gave keys
+        assert set(schema["required"]) == set(schema["properties"])
+    schema["properties"].pop("environment", None)  # described in the schema of records
+    schema["properties"].pop("cell", None)  # old ones have other keys
+    assert [key for key, part in parts_of(schema) if part["additionalProperties"] is not False] == []
+    undescribed = [
+        key
+        for _, part in parts_of(schema)
+        for key, one in part["properties"].items()
+        if not one.get("description")
+    ]
+    assert undescribed == []
 
 
 NAMES = ["min", "median", "max", "mean", "images", "seconds", "images_per_s", "correct", "top1"]

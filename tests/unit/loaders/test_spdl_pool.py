@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from image_fixtures import request
 from process_fixtures import left_after
-from test_spdl_process import OWN, make, manifest, no_thread_stays, processes  # noqa: F401
+from test_spdl_process import OWN, THREADS, make, manifest, no_thread_stays, processes  # noqa: F401
 from transform_fixtures import brief, ending, growing, hanging, slow, stopping
 
 from gpufeed.core.errors import GpufeedError
@@ -30,7 +30,7 @@ def kind():
 
 def test_a_pool_that_gives_nothing_is_an_error(make, monkeypatch):
     before = processes()
-    loader = make(sample_transform=slow)
+    loader = make(workers=1, sample_transform=slow)
     monkeypatch.setattr("gpufeed.loaders.spdl_pipeline.STUCK_S", 0.3)
     with pytest.raises(GpufeedError, match=r"no batch from SPDL's pipeline for 0\.3 s"):
         list(loader)
@@ -40,7 +40,7 @@ def test_a_pool_that_gives_nothing_is_an_error(make, monkeypatch):
 
 def test_processes_that_hang_are_killed_on_close(make, monkeypatch):
     before = processes()
-    loader = make(sample_transform=hanging)
+    loader = make(workers=1, sample_transform=hanging)
     monkeypatch.setattr("gpufeed.loaders.spdl_pipeline.STUCK_S", 0.3)
     monkeypatch.setattr("gpufeed.loaders.spdl_processes.END_S", 0.2)
     with pytest.raises(GpufeedError, match="no batch from SPDL's pipeline"):
@@ -53,7 +53,7 @@ def test_processes_that_hang_are_killed_on_close(make, monkeypatch):
     ("unpacked", "seconds", "words"), [(stopping, 1, "have not started"), (ending, 60, "is gone")]
 )  # 60: on a busy machine a process imports for longer than one second before it unpacks anything
 def test_a_pool_that_does_not_come_up_is_an_error(make, manifest, monkeypatch, unpacked, seconds, words):
-    make().close()  # a skip where this node cannot run it
+    make(**THREADS).close()  # a skip where this node cannot run it
     before = processes()
     monkeypatch.setattr("gpufeed.loaders.spdl_process.SendingMaker.__reduce__", unpacked, raising=False)
     monkeypatch.setattr("gpufeed.loaders.spdl_processes.STUCK_S", seconds)
@@ -64,7 +64,7 @@ def test_a_pool_that_does_not_come_up_is_an_error(make, manifest, monkeypatch, u
 
 
 def test_batches_that_shared_memory_has_no_room_for_are_an_error_with_a_remedy(make):
-    make().close()  # a skip where this node cannot run it
+    make(**THREADS).close()  # a skip where this node cannot run it
     before, limits = processes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
@@ -77,15 +77,30 @@ def test_batches_that_shared_memory_has_no_room_for_are_an_error_with_a_remedy(m
 
 
 def test_a_batch_larger_than_it_was_said_to_be_is_an_error(make):
-    loader = make(sample_transform=growing)
+    loader = make(workers=1, sample_transform=growing)
     with pytest.raises(GpufeedError, match="147456 bytes from the transform") as error:
         list(loader)
     assert error.value.expected.startswith("at most 36864 bytes")
 
 
-def test_slots_are_free_again_once_an_epoch_that_was_left_is_made(make):
+def test_slots_are_mapped_at_first_suffice_and_are_free_after_an_epoch_that_was_left(make, monkeypatch):
+    waits = []
+
+    async def waited(seconds):
+        waits.append(seconds)
+        await asyncio.sleep(seconds)
+
     loader = make(batch_size=1, sample_transform=brief)
     slots = loader.pipeline.slots
+    # before the first batch: else memory grows until each has written into each, as if it leaked
+    for worker in loader.pipeline.workers:
+        status = Path(f"/proc/{worker.pid}/status").read_text()
+        mapped = int(re.search(r"RssShmem:\s*(\d+) kB", status)[1]) * 1024
+        assert mapped >= slots.memory.nbytes
+    monkeypatch.setattr("gpufeed.loaders.spdl_processes.sleep", waited)
+    assert sum(len(batch.ids) for batch in loader) == loader.share > len(slots.memory)
+    assert not waits
+
     for _ in loader:
         break
     assert len(slots.free) < len(slots.memory)
@@ -97,30 +112,8 @@ def test_slots_are_free_again_once_an_epoch_that_was_left_is_made(make):
     assert sorted(slots.free) == [*range(len(slots.memory))]
 
 
-def test_processes_have_mapped_all_slots_before_the_first_batch(make):
-    """Else memory grows in every epoch until each has written into each, as if it leaked."""
-    loader = make()
-    for worker in loader.pipeline.workers:
-        status = Path(f"/proc/{worker.pid}/status").read_text()
-        mapped = int(re.search(r"RssShmem:\s*(\d+) kB", status)[1]) * 1024
-        assert mapped >= loader.pipeline.slots.memory.nbytes
-
-
-def test_no_batch_waits_for_a_slot_in_an_epoch(make, monkeypatch):
-    waits = []
-
-    async def waited(seconds):
-        waits.append(seconds)
-        await asyncio.sleep(seconds)
-
-    loader = make(batch_size=1, sample_transform=brief)
-    monkeypatch.setattr("gpufeed.loaders.spdl_processes.sleep", waited)
-    assert sum(len(batch.ids) for batch in loader) == loader.share > len(loader.pipeline.slots.memory)
-    assert not waits
-
-
 def test_an_error_that_is_kept_keeps_no_batches(make):
-    loader = make(batch_size=1, prefetch_factor=1, sample_transform=growing)
+    loader = make(workers=1, batch_size=1, prefetch_factor=1, sample_transform=growing)
     slots = weakref.ref(loader.pipeline.slots)
     with pytest.raises(GpufeedError) as error:
         list(loader)

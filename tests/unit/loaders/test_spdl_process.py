@@ -95,8 +95,11 @@ def shared(process: psutil.Process) -> set[Path]:
 CHANGES = {
     "short queue": {"prefetch_factor": 1, "batch_size": 5, "workers": 3},
     "augment cpu": {"sample_transform": CpuAugment(MEAN, STD, 3, {"crop_padding": 2})},
-    "decoded": {"decoded": np.random.default_rng(1).integers(0, 256, (7, 48, 64, 3), dtype=np.uint8)},
-    "random resized crop": {"recipe": RandomResizedCrop(20, short_side=24, seed=3)},
+    "decoded": {
+        "workers": 1,
+        "decoded": np.random.default_rng(1).integers(0, 256, (7, 48, 64, 3), dtype=np.uint8),
+    },
+    "random resized crop": {"workers": 1, "recipe": RandomResizedCrop(20, short_side=24, seed=3)},
 }
 POOL = pytest.mark.parametrize("kind", ["pool"])  # which sends errors as the other kind does
 
@@ -222,7 +225,7 @@ def test_processes_killed_after_an_epoch_was_left_are_an_error_too(make):
 def test_processes_that_die_before_they_read_a_long_list_of_files_are_an_error(
     make, manifest, tmp_path, monkeypatch
 ):
-    make().close()  # a skip where this node cannot run it
+    make(**THREADS).close()  # a skip where this node cannot run it
     before = processes()
     (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(3)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -267,13 +270,13 @@ def test_a_bad_file_is_named_in_the_same_words_and_a_whole_epoch_may_follow(make
 @POOL
 def test_an_error_in_a_transform_keeps_its_type_and_its_traceback(make):
     with pytest.raises(ValueError, match="planted at") as error:
-        list(make(sample_transform=failing))
+        list(make(workers=1, sample_transform=failing))
     assert "in failing" in error.value.__notes__[0]
 
 
 @POOL
 def test_a_transform_that_ends_its_thread_is_an_error(make):
-    for where in ({}, THREADS):
+    for where in ({"workers": 1}, THREADS):
         with pytest.raises(GpufeedError, match=r"SystemExit: planted"):
             list(make(**where, sample_transform=exiting))
 
@@ -281,7 +284,7 @@ def test_a_transform_that_ends_its_thread_is_an_error(make):
 @POOL
 def test_an_error_that_pickle_refuses_keeps_its_words(make):
     with pytest.raises(RuntimeError, match="Odd: odd 1 2"):
-        list(make(sample_transform=failing_oddly))
+        list(make(workers=1, sample_transform=failing_oddly))
 
 
 @POOL
@@ -323,7 +326,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
 def test_they_end_with_their_parent(make, kind, count, tmp_path, number):
-    make().close()  # a skip where this node cannot run it
+    make(**THREADS).close()  # a skip where this node cannot run it
     script = tmp_path / "trains.py"
     made = {"root": str(REPOSITORY), "folder": str(tmp_path / "tiny"), "name": KINDS[kind][0]}
     script.write_text(TRAINS.format(**made))

@@ -468,6 +468,7 @@ def test_a_worker_init_fn_may_change_the_dataset():
     assert stages.measure(loader)["batches"] == 8
 
 
+@pytest.mark.slow
 def test_after_an_error_of_the_training_nobody_waits_for_stages(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

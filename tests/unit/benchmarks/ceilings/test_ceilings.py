@@ -15,7 +15,6 @@ from gpufeed.benchmarks.ceilings import stages
 from gpufeed.benchmarks.ceilings.ceiling_benchmark import epochs_of_a_segment, measure_ceilings
 from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch, Segment
 from gpufeed.benchmarks.ceilings.stages import Drained, drain_epoch, example_batch
-from gpufeed.core.document import validator
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import CEILINGS
 from gpufeed.core.registry import LOADERS, load
@@ -329,31 +328,6 @@ def test_what_stops_it_is_a_sentence(tmp_path, monkeypatch):
     assert state == "failed"
     assert "no separate step" in sentence
     assert status(loader="resident")[0] == "failed"  # no cache
-
-
-def test_the_schema_is_closed_and_describes_every_key():
-    schema = copy.deepcopy(validator("ceilings").schema)
-    validator("ceilings").check_schema(schema)
-
-    def wrong(part, name="document"):
-        # told where they are not the cell's
-        optional = {"batch_size", "cuda_graphs", "workers", "cpus", "physical_cores", "tuned"}
-        left = optional if name == "resolved" else set()
-        closed = part.get("additionalProperties") is False
-        closed = closed and set(part["required"]) == set(part["properties"]) - left
-        if "object" in str(part.get("type")) and not closed:
-            yield name
-        for key, field in part.get("properties", {}).items():
-            if not field.get("description"):
-                yield key
-            yield from wrong(field, key)
-            yield from wrong(field.get("items", {}), key)
-
-    for of_records in ("cell", "environment"):  # described in the schema of records
-        del schema["properties"][of_records]
-        schema["required"].remove(of_records)
-    parts = [schema, *schema["$defs"].values()]
-    assert [name for part in parts for name in wrong(part)] == []
 
 
 def test_sleeps_of_the_fixture_are_what_the_numbers_above_say():

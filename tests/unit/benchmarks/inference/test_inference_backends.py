@@ -150,15 +150,6 @@ def test_a_session_that_reads_torchs_memory_waits_for_torch(settings, monkeypatc
     assert logits.shape == (BATCH, len(setting.saved.classes))
 
 
-@pytest.mark.slow
-def test_compiled_to_the_end_it_says_what_the_model_says(settings):
-    setting = settings("vit_mean", "fp32")
-    ready, model = prepared("compiled", setting), setting.model()
-    with torch.no_grad():
-        wanted, found = model(setting.images), ready.run(setting.images)
-    assert (found - wanted).abs().max() <= TOLERANCES["fp32"] * wanted.abs().max()
-
-
 CARDS = ("SM75", "SM80", "SM86", "SM89")
 MIB = 2**20
 
@@ -170,9 +161,9 @@ def engine(path, card, side=made.SIDE):
     return tensor_rt.built(trt, tensor_rt.listener(trt), path, (BATCH, 3, side, side), target).nbytes
 
 
-def check_engines(files, side):
+def check_engines(files, side, cards):
     """Builds each half file for each card, and the others as they are for those that have such products."""
-    for card in CARDS:
+    for card in cards:
         for format in ("onnx_fp16", "onnx_int8_fp16"):
             weights = files.path(format).stat().st_size
             assert weights < engine(files.path(format), card, side) < weights + 16 * MIB
@@ -184,7 +175,7 @@ def check_engines(files, side):
 
 @pytest.mark.slow
 def test_engines_for_rtx_cards_are_built_on_a_cpu(settings):
-    check_engines(settings("vit_mean").files, made.SIDE)
+    check_engines(settings("vit_mean").files, made.SIDE, CARDS)
 
 
 @pytest.mark.slow
@@ -193,7 +184,7 @@ def test_engines_of_shipped_models_for_rtx_cards_are_built_on_a_cpu(name, tmp_pa
     pytest.importorskip("tensorrt_rtx_bindings")
     saved, paths = made.shipped(name), {format: tmp_path / file for format, file in NAMES.items()}
     made.write_onnx_files(saved, paths)
-    check_engines(Files(paths, {}), saved.size[0])
+    check_engines(Files(paths, {}), saved.size[0], CARDS[-1:])
     if name == "resnet18":  # weights are most of it: in INT8 they are stored as bytes
         side = saved.size[0]
         halves = engine(paths["onnx_fp16"], "SM89", side)

@@ -23,7 +23,6 @@ from gpufeed.benchmarks.saved_models.model_file import load, save
 from gpufeed.benchmarks.saved_models.train_model import train_model
 from gpufeed.core.cells import cell_id
 from gpufeed.core.config import planned
-from gpufeed.core.document import validator
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import EVALUATION, MODEL
 from gpufeed.training.runtime_context import Stores
@@ -251,19 +250,3 @@ def test_the_scripts_write_their_files_and_end_well(tmp_path, monkeypatch, capsy
     assert found["status"] == ("done" if status == "done" else "skipped")
     assert ("the disk went away" in capsys.readouterr().err) == (status == "failed")
     assert not list(tmp_path.rglob("*.partial"))
-
-
-def properties(schema):
-    for name, part in schema.get("properties", {}).items():
-        yield name, part
-        yield from properties(part)
-
-
-@pytest.mark.parametrize("document", [MODEL, EVALUATION])
-def test_the_schemas_are_closed_and_describe_every_key(document):
-    schema = copy.deepcopy(validator(document.schema).schema)
-    validator(document.schema).check_schema(schema)
-    assert schema["additionalProperties"] is False
-    assert set(schema["required"]) == set(schema["properties"])
-    del schema["properties"]["environment"]  # which the schema of records describes
-    assert [name for name, part in properties(schema) if not part.get("description")] == []

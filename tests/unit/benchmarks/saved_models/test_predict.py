@@ -297,15 +297,12 @@ def test_names_that_are_no_text_survive(model, tmp_path):
     name = os.fsencode(tmp_path) + b"/caf\xe9\n.jpg"
     with open(name, "wb") as file:
         file.write(encode(picture(COLOURS["blue"]), "JPEG"))
-    command = [sys.executable, "-m", "gpufeed.predict", model, name]
-    for format, expected in (
-        ("csv", b"caf\xe9\n.jpg"),
-        ("table", rb"caf\xe9\n.jpg"),
-        ("json", rb"caf\udce9\n.jpg"),
-    ):
-        done = subprocess.run([*command, "--format", format], capture_output=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        assert expected in done.stdout, format
+    code = "import sys; from gpufeed.predict import main\n"
+    code += "for format in ('csv', 'table', 'json'): assert main([*sys.argv[1:], '--format', format]) == 0"
+    done = subprocess.run([sys.executable, "-c", code, model, name], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for expected in (b"caf\xe9\n.jpg", rb"caf\xe9\n.jpg", rb"caf\udce9\n.jpg"):
+        assert expected in done.stdout
 
 
 def test_what_is_shown_has_no_control_codes():

@@ -75,7 +75,7 @@ def test_options_are_those_of_the_cells(folder):
     assert {(cell.batch_size, cell.steps, cell.device) for cell in found.values()} == {(8, 12, "cpu")}
     assert found["spdl"].prefetch_factor == 4  # as shipped
     blocks = changes("My Images", "--loaders", "my_loader.py:Mine")["experiments"]["own"]["blocks"]
-    assert set(blocks) == {"ceiling", "my_loader_mine"}
+    assert set(blocks) == {"limit", "my_loader_mine"}
     assert blocks["my_loader_mine"] == {"loader": "my_loader.py:Mine", "persistent_workers": True}
 
 

@@ -36,7 +36,7 @@ INKS = {  # what follows the colours of a page
 }  # fmt: skip
 HINT = "hint: "  # begins the gid of what has a hint
 MOST_HINTS = 30  # in an alternative text
-MOST_PANELS = 12  # of a figure: nobody looks through more, and each takes a tenth of a second to draw
+MOST_PANELS = 12  # of a figure: nobody looks through more, and each takes a third of a CPU second
 # Whiskers of bars that have no look of their own.
 RANGE = {"fmt": "none", "ecolor": "black", "capsize": 2, "lw": 1, "zorder": 3}
 ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 8}  # of a number above a mark
@@ -179,9 +179,8 @@ def count_left_out(figure: Figure, left_out: int) -> None:
     if left_out:
         size = figure.get_size_inches()
         figure.set_size_inches(size[0], size[1] + 0.3)
-        one = "1 more is not drawn: the table has its" if left_out == 1 else ""
-        words = one or f"{left_out:,} more are not drawn: the table has their"
-        figure.supxlabel(f"{words} numbers", fontsize=9)
+        words = "1 more panel is" if left_out == 1 else f"{left_out:,} more panels are"
+        figure.supxlabel(f"{words} not drawn: the table has the numbers", fontsize=9)
 
 
 def rows(axis: Axes, names: Sequence[str], values: Sequence[str] = ()) -> None:

@@ -244,8 +244,8 @@ def test_what_is_said_of_decoders_is_of_its_records():
         pays = {cores: [size.side for size in found if size.gpu.beats(size.cpu[cores])] for cores in (8, 16)}
         sides = [size.side for size in found]
         said = claimed(
-            r"sizes from N to N pixels a side, each twice the one before, the fastest of N libraries on the GPU "
-            r"is ahead of 8 cores from N on and of 16 cores from N on, there and on an H100"
+            r"sizes from N to N pixels a side, each twice the one before, the fastest of N libraries on the "
+            r"GPU is ahead of 8 cores from N on and of 16 cores from N on, there and on an H100"
         )
         gpu = decoding_tables.measured(points).query("kind == 'gpu'")["decoder"].nunique()
         assert said[:3] == [sides[0], sides[-1], gpu]

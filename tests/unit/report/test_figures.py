@@ -73,7 +73,7 @@ def test_of_many_tasks_those_with_most_pipelines_are_drawn_and_the_others_counte
     assert len(titles) == style.MOST_PANELS
     assert "batch 1," in titles[0]
     assert f"batch {style.MOST_PANELS + 3}," in titles[-1]
-    assert "3 more are not drawn: the table has their numbers" in text_of(figure)
+    assert "3 more panels are not drawn: the table has the numbers" in text_of(figure)
 
 
 def test_of_many_tasks_with_one_pipeline_the_fastest_are_drawn(tmp_path):

@@ -231,8 +231,9 @@ def commit(found: str | None, dirty: bool | None) -> str:
 
 def commits(rows: pd.DataFrame) -> str:
     """All of `rows`, each once."""
-    found = rows[["commit", "dirty"]].astype(object).where(rows[["commit", "dirty"]].notna(), None)
-    return ", ".join(sorted({commit(*pair) for pair in found.itertuples(index=False)}))
+    found = {*zip(rows["commit"].tolist(), rows["dirty"].tolist(), strict=True)}
+    known = [[None if pd.isna(value) else value for value in pair] for pair in found]
+    return ", ".join(sorted({commit(*pair) for pair in known}))
 
 
 def minute(when: str) -> str:

@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--across",
         action="store_true",
-        help="any number of folders, of different machines: each pipeline by its own machine's ceiling",
+        help="any number of folders, of different machines: each pipeline by its own machine's limit",
     )
     found.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables here too, as Markdown")
     found.add_argument("--csv", type=Path, metavar="FILE", help="write the rows here too")

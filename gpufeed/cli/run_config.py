@@ -21,6 +21,7 @@ from gpufeed.core.references import check, is_reference, short
 from gpufeed.core.registry import LOADERS, is_made
 
 EXPERIMENT, TODAY = "own", "dataloader"  # of config/own.yaml: what is measured, its block to improve on
+OF_THE_GPU = "of_the_gpu"  # its block that a quick run without a GPU has no use for
 HERE = "the command line"
 SHORT_SIDE = 256 / 224  # of evaluation images, to the size that is cut from their middle
 DECODER = "torchvision_cpu"  # of workers that have a choice
@@ -73,6 +74,8 @@ def config_of(asked: Namespace, sources: Mapping[str, Any]) -> dict[str, Any]:
         experiment["blocks"] = blocks_of(experiment["blocks"], asked.loaders)
         del experiment["quick"]
         best = len(asked.loaders)  # all, since they were asked for
+    elif not asked.gpus:
+        experiment["quick"].remove(OF_THE_GPU)
     if TODAY in experiment["blocks"] and not asked.all:
         experiment["advice"] = {"of": TODAY, "best": best}
     found = {"run": [EXPERIMENT], "results": str(asked.out), "quick": asked.quick}

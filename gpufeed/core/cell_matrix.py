@@ -53,8 +53,8 @@ class Plan:
             ours = [cell for cell in cells if not LOADERS[self.cells[experiment][cell].loader].ceiling]
             if cells and not ours:
                 raise GpufeedError(
-                    f"block {block!r} in {where}, which has no cell but ceilings",
-                    "a block with a cell that is no ceiling: a ceiling sees one batch only",
+                    f"block {block!r} in {where}, which has no cell but the limit",
+                    "a block with a cell of another loader: replay, the limit, sees one batch only",
                     "name another block",
                 )
             found += ours

@@ -31,7 +31,7 @@ def settings(config: Mapping, plan: Plan, experiment: str) -> dict[str, Any] | N
     if len(ours) != 1:
         raise GpufeedError(
             f"block {block!r} in {where}, which has {len(ours)} possible cells",
-            "a block with one cell that is no ceiling: your present pipeline",
+            "a block with one cell beside replay, the limit: your present pipeline",
             "name another block, or give this cell a block of its own",
         )
     of = cells[ours[0]]

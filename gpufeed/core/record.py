@@ -14,7 +14,7 @@ RECORD_PLACE = "{experiment}/{cell_id}/{repeat}"
 RECORD = Document("record", "record", (f"{RECORD_PLACE}.json", f"{RECORD_PLACE}-*.json"))
 
 CEILINGS_VERSION = 1
-CEILINGS = Document("ceilings", "measurement of ceilings", ("{experiment}/{cell_id}.json",))
+CEILINGS = Document("ceilings", "measurement of limits", ("{experiment}/{cell_id}.json",))
 
 PROBE = Document("probe", "probe", ("{experiment}/{cell_id}.json",))
 ADVICE = Document("advice", "advice", ("{experiment}.json",))

@@ -59,6 +59,7 @@ class RecipeEntry(Entry):
     """What happens to pixels after decoding; without a target, the cell's augment does it."""
 
     of_loader: bool = False  # the loader crops a window of each image and resizes it
+    does: str = ""  # what it does, in words
 
 
 @dataclass(frozen=True)
@@ -287,7 +288,7 @@ AUGMENTS = Open(augment_entry, AUGMENTS)
 RECIPES = {
     "crop_flip": RecipeEntry(""),
     "random_resized_crop": RecipeEntry(
-        "gpufeed.augment.random_resized_crop:RandomResizedCrop", of_loader=True
+        "gpufeed.augment.random_resized_crop:RandomResizedCrop", of_loader=True, does="random resized crops"
     ),
 }
 

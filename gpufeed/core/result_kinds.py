@@ -96,9 +96,9 @@ RESULT_KINDS = {
     "ceilings": ResultKind(
         "ceilings/{experiment}/{unit}.json",
         "ceilings",
-        ("cell's ceilings", "cells' ceilings"),
+        ("cell's limits", "cells' limits"),
         90,
-        listed=("measurement of ceilings", "measurements of ceilings"),
+        listed=("measurement of limits", "measurements of limits"),
     ),
     "probes": ResultKind(
         "probes/{experiment}/{unit}.json",

@@ -27,9 +27,9 @@ CEILING_COLUMNS = [
 ]  # fmt: skip
 MARKS = {"below": "", "not distinguishable": " ~", "above": " ^", "disturbed": " !", BUSY: " ?"}
 LEGEND = (
-    "Shares are of the same machine's own replay ceiling, medians over n repeats. ~: its range touches that "
-    "of the ceiling; ^: above it by up to 5 %; !: above it by more, so one of the two was disturbed; ?: "
-    "repeats too far apart to tell, on a busy machine; -: not measured, or no ceiling was."
+    "Shares are of the same machine's own limit (replay), medians over n repeats. ~: its range touches that "
+    "of the limit; ^: above it by up to 5 %; !: above it by more, so one of the two was disturbed; ?: "
+    "repeats too far apart to tell, on a busy machine; -: not measured, or no limit was."
 )
 
 
@@ -60,7 +60,7 @@ def across(folders: Iterable[str | Path], experiments: Iterable[str] = ()) -> Ac
     without = pipelines.loc[pipelines["ceiling_share"].isna(), "machine"].value_counts(sort=False)
     if shares.empty:
         raise GpufeedError(
-            "no pipeline with a ceiling in these folders",
+            "no pipeline with a limit in these folders",
             "finished repeats of a pipeline and of loader replay with the same work, on the same machine",
             "measure the experiment's replay cells too",
         )
@@ -82,13 +82,13 @@ def markdown(found: Across) -> str:
     """The same for a page."""
     listed = "\n".join(f"- {line}" for line in _legend_of_machines(found).splitlines())
     parts = ["## Machines side by side", listed, piped(*_shares(found)), *_notes(found)]
-    return "\n\n".join([*parts, "### Their ceilings", piped(*_ceilings(found))]) + "\n"
+    return "\n\n".join([*parts, "### Their limits", piped(*_ceilings(found))]) + "\n"
 
 
 def _notes(found: Across) -> list[str]:
     """Explain the table of shares, and count the pipelines that are not in it."""
     counts = "; ".join(f"{number} on {machine}" for machine, number in found.without.items())
-    return [LEGEND, *([f"Left out, because no ceiling was measured: {counts}."] if counts else [])]
+    return [LEGEND, *([f"Left out, because no limit was measured: {counts}."] if counts else [])]
 
 
 def _names(found: Across) -> dict[str, str]:
@@ -107,7 +107,7 @@ def _shares(found: Across) -> tuple[list[str], list[list[str]], list[int]]:
         [*(_share(of, machine) for machine in names), f"{experiment}/{cell_id}"]
         for (experiment, cell_id), of in found.shares.groupby(["experiment", "cell_id"], sort=False)
     ]
-    return [*names.values(), "share of its own ceiling"], rows, list(range(len(names)))
+    return [*names.values(), "share of its own limit"], rows, list(range(len(names)))
 
 
 def _share(of: pd.DataFrame, machine: str) -> str:
@@ -130,4 +130,4 @@ def _ceilings(found: Across) -> tuple[list[str], list[list[str]], list[int]]:
         for _, row in found.ceilings.iterrows()
         if row["machine"] in names
     ]  # fmt: skip
-    return ["machine", "ceiling, images/s", "n", "precision", "cell"], rows, [1, 2]
+    return ["machine", "limit, images/s", "n", "precision", "cell"], rows, [1, 2]

@@ -18,7 +18,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpufeed.report import style, tables, verdicts, wording
 
-MOST_BARS = 16
+MOST_BARS, MOST_ROWS = (
+    16,
+    40,
+)  # of a panel: of more the fastest of each kind, and of more of these the fastest
 PANEL_IN = 0.95  # height of a panel's title, axis and legend
 WHISKERS = {"fmt": "none", "ecolor": "black", "capsize": 4, "lw": 1.4, "zorder": 3}  # of bars
 CEILING_RANGE = {"color": style.VERMILION, "alpha": 0.25, "lw": 0, "zorder": 1}
@@ -27,7 +30,7 @@ PARTS = {
     "transfer_ms": (style.SKY, "..", "transfer: copy to the device"),
     "train_ms": (style.GREEN, "", "train: work on the batch"),
 }
-LIKE_CEILING = "≈ ceiling"  # one line, as high as a bar
+LIKE_CEILING = "≈ limit"  # one line, as high as a bar
 NOTHING = "Nothing to draw: no cell of this experiment has a finished repeat yet."
 
 
@@ -54,7 +57,8 @@ def _bars(
 
     legend = {"handles": legend, "ncols": columns}
     more = 0.2 * len(legend["handles"]) + 0.1
-    return style.panels(_panels(cells), panel, _height, NOTHING, more, legend, PANEL_IN)
+    drawn, left_out = _panels(cells)
+    return style.panels(drawn, panel, _height, NOTHING, more, legend, PANEL_IN, left_out)
 
 
 def workers(cells: pd.DataFrame) -> Figure:
@@ -63,7 +67,8 @@ def workers(cells: pd.DataFrame) -> Figure:
     One panel a setting (loader, prefetching, pinning, persistence), the other settings held at
     their most frequent value.
     """
-    sweeps = [sweep for rows in tables.tasks(cells) if (sweep := _sweep(rows)) is not None]
+    swept = [rows for rows in tables.tasks(cells) if _sweep(rows) is not None]
+    sweeps = [_sweep(rows) for rows in style.most(swept)]
     if not sweeps:
         return style.sentence_figure(
             "Nothing to draw: no task of this experiment has finished cells with three worker counts or more."
@@ -74,6 +79,7 @@ def workers(cells: pd.DataFrame) -> Figure:
         blocks = figure.subfigures(len(sweeps), 1, squeeze=False, height_ratios=heights)[:, 0]
         for block, (rows, settings) in zip(blocks, sweeps, strict=True):
             _sweep_block(block, rows, settings)
+        style.count_left_out(figure, len(swept) - len(sweeps))
     return figure
 
 
@@ -82,8 +88,9 @@ def has_sweep(cells: pd.DataFrame) -> bool:
     return any(_sweep(rows) is not None for rows in tables.tasks(cells))
 
 
-def _panels(cells: pd.DataFrame) -> list[pd.DataFrame]:
-    """The tasks with something to compare, each shortened to what fits and sorted for reading.
+def _panels(cells: pd.DataFrame) -> tuple[list[pd.DataFrame], int]:
+    """The tasks with something to compare, each shortened to what fits and sorted for reading; and how many
+    are left out, of more than a figure holds those with the fewest pipelines.
 
     One pipeline alone, without a ceiling, is compared with nothing: where there is nothing else, the tasks
     of a machine share a panel.
@@ -92,10 +99,11 @@ def _panels(cells: pd.DataFrame) -> list[pd.DataFrame]:
     for rows in tables.tasks(cells):
         ours = fastest_settings(tables.pipelines(rows))
         if len(ours):
-            (panels if verdicts.compares(rows) else alone).append(ours.assign(label=wording.labels(ours)))
+            (panels if verdicts.compares(rows) else alone).append(ours)
     if not panels:
-        return _together(alone)
-    return [panel.assign(title=panel_title(panel)) for panel in panels]
+        return _together(alone), 0
+    kept = [panel.assign(label=wording.labels(panel)) for panel in style.most(panels)]
+    return [panel.assign(title=panel_title(panel)) for panel in kept], len(panels) - len(kept)
 
 
 def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
@@ -105,11 +113,18 @@ def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
         machines.setdefault(wording.machine(rows), []).append(rows)
     found = []
     for machine, panels in machines.items():
-        together = pd.concat([rows.assign(text=wording.task(rows) + ", " + rows["label"]) for rows in panels])
+        panels = sorted(panels, key=lambda rows: -rows["images_per_s"].max())
+        left_out = len(panels) - len(panels[:MOST_ROWS])
+        together = pd.concat(
+            [
+                rows.assign(text=wording.task(rows) + ", " + (names := wording.labels(rows)), label=names)
+                for rows in panels[:MOST_ROWS]
+            ]
+        )
         parts = [re.split("[,;] | on ", words) for words in together["text"]]
         shared = [part for part in parts[0] if all(part in own for own in parts)]
         lines = [*textwrap.wrap(", ".join(shared), style.TITLE_LETTERS)]
-        lines += textwrap.wrap(machine, style.TITLE_LETTERS)
+        lines += [*textwrap.wrap(machine, style.TITLE_LETTERS), *_slower(left_out)]
         names = [", ".join(part for part in own if part not in shared) for own in parts]
         named = [name or label for name, label in zip(names, together["label"], strict=True)]
         together = together.assign(label=named, title="\n".join(lines))
@@ -126,7 +141,7 @@ def fastest_settings(rows: pd.DataFrame, *more: str) -> pd.DataFrame:
     """
     kept = ordered = rows.sort_values("images_per_s", ascending=False)
     if len(rows) > MOST_BARS:
-        kept = ordered.drop_duplicates(["loader", "hw_decoder_load", "workers", "augment", *more])
+        kept = ordered.drop_duplicates(["loader", "hw_decoder_load", "workers", "augment", *more])[:MOST_ROWS]
     return kept.assign(left_out=len(rows) - len(kept))
 
 
@@ -140,10 +155,13 @@ def panel_title(rows: pd.DataFrame) -> str:
     """Task and machine of a panel's rows, and how many of them `left_out` says are missing."""
     width = style.TITLE_LETTERS
     lines = textwrap.wrap(wording.task(rows), width) + textwrap.wrap(wording.machine(rows), width)
-    if left_out := rows["left_out"].iloc[0]:
-        slower = "1 slower one is" if left_out == 1 else f"{left_out} slower ones are"
-        lines.append(f"(fastest settings only; {slower} in the table)")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_slower(rows["left_out"].iloc[0])])
+
+
+def _slower(left_out: int) -> list[str]:
+    """A line of a title on what is not drawn; none where all is."""
+    slower = "1 slower one is" if left_out == 1 else f"{left_out:,} slower ones are"
+    return [f"(fastest settings only; {slower} in the table)"] if left_out else []
 
 
 def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
@@ -157,7 +175,7 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
     low, high = (rows[f"ceiling_images_per_s_{end}"].to_numpy(float) for end in ("min", "max"))
     bounds = axis.vlines(ceilings, y - 0.2, y + 0.2, colors=style.VERMILION, lw=2, zorder=4)
     if (known := rows[rows["ceiling_n_repeats"].notna()]).size:
-        style.hint(bounds, f"ceiling: {verdicts.speed(known.iloc[0], 'ceiling_')}")
+        style.hint(bounds, f"limit: {verdicts.speed(known.iloc[0], 'ceiling_')}")
     for position, start, end in zip(y, low, high, strict=True):
         if start < end:
             axis.fill_betweenx([position - 0.2, position + 0.2], start, end, **CEILING_RANGE)
@@ -172,7 +190,7 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
 
 def _rate_words(row: pd.Series) -> str:
     """The numbers of a bar in words."""
-    ceiling = verdicts.short_ceiling(row).replace("the ceiling", "ceiling")
+    ceiling = verdicts.short_ceiling(row).replace("the limit", "limit")
     if row["against_ceiling"] == "not distinguishable":
         ceiling = LIKE_CEILING
     return wording.count(row["images_per_s"]) + (f" ({ceiling})" if ceiling else "")
@@ -186,7 +204,7 @@ def _throughput_legend(cells: pd.DataFrame) -> list:
     bounds = ours["ceiling_n_repeats"].dropna()
     if len(bounds):
         n = wording.rounded_ends(bounds, 6)
-        name = f"ceiling: compute only (replay), median over n = {n}, band: range"
+        name = f"limit: compute only (replay), median over n = {n}, band: range"
         if (ours["against_ceiling"] == "not distinguishable").any():
             name += f"\n{LIKE_CEILING}: not distinguishable from it"
         handles.append(Line2D([], [], color=style.VERMILION, lw=2, label=name))
@@ -303,7 +321,7 @@ def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, ro
     bounded = held[held["ceiling_images_per_s"].notna()]
     if len(bounded):
         bound = bounded.iloc[0]
-        label = f"ceiling (replay, n = {int(bound['ceiling_n_repeats'])})"
+        label = f"limit (replay, n = {int(bound['ceiling_n_repeats'])})"
         axis.axhline(bound["ceiling_images_per_s"], color=style.VERMILION, lw=1.4, label=label)
         axis.axhspan(bound["ceiling_images_per_s_min"], bound["ceiling_images_per_s_max"], **CEILING_RANGE)
     axis.set(xlabel="workers", title=SWEPT_TITLES[setting])

@@ -50,7 +50,7 @@ SAYING = (wording.count, wording.hundredths, wording.percent, wording.points, wo
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 DOCS = {  # what a page of the checkout links to: page below docs -> what it is called
     "reference/report.md": "How to read this page",
-    "reference/ceilings.md": "AU and ceilings",
+    "reference/ceilings.md": "AU and limits",
     "reference/statistics.md": "When one counts as faster",
     "results.md": "All published results",
 }
@@ -73,7 +73,6 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
     names = _shown_experiments(found, plan_info, table)
     limits = ceilings.measured(found.ceilings, names)
     everything = pd.concat([part for part in (table, limits) if len(part)] or [table])
-    # where ceilings are all there is, repeats that nobody measured are told in their section, not at the head
     alone = found.ceilings_alone
     environment = style.templates()
     environment.filters |= {say.__name__: say for say in (breakable, *SAYING)}
@@ -87,7 +86,6 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
         machines=provenance.machine_rows(everything),
         counts=_counts(limits if alone else table) | {"ceilings": int((limits["status"] == "done").sum())},
         alone=alone,
-        missing=find_results.told(part for part in found.missing if not (alone and part.kind == "records")),
         gates=equivalence.rows(found.gates, everything),
         datasets=provenance.dataset_rows(table),
         sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
@@ -204,7 +202,7 @@ def command(plan_info: Mapping, name: str) -> str:
 
 
 CAPTIONS = {
-    "throughput": "Images per second of each pipeline. The vertical line is the ceiling: the same training "
+    "throughput": "Images per second of each pipeline. The vertical line is the limit: the same training "
     "with one batch that never has to be loaded, its band the range of the repeats. What a bar lacks "
     "to the line is lost to the input.",
     "breakdown": "Where a step's time goes. Parts that reach beyond the black tick ran at the same time "

@@ -1,8 +1,12 @@
 """Write the report's files from records, each whole or not there: what the workflow's scripts call."""
 
+import fcntl
 import json
 import logging
-from collections.abc import Iterable, Mapping
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +43,7 @@ from gpufeed.report.sections import (
 logger = logging.getLogger("gpufeed")
 Paths = Iterable[str | Path]
 SHOWN = 3  # files that a message names
+OTHERS = re.compile(r"<!-- pages -->(?:<nav.*?</nav>)?", re.DOTALL)  # where a page links to the others
 
 
 def write(made: Iterable[pd.DataFrame | Figure], outs: Paths) -> None:
@@ -136,7 +141,11 @@ def report(
     if not found.measured:
         reference = find_results.find_reference(results, experiments, plans)
         found = reference if reference.measured else found
-    write_whole(out_html, page.page(found, plan_info, Path(out_html).parent))
+    folder = Path(out_html).parent
+    html = page.page(found, plan_info, folder)
+    with alone_in(folder):
+        write_whole(out_html, html)
+        link_pages(folder)
     if found.advice:
         cells = tables.cells(load_records.read_records(found.paths))
         for name in experiments:
@@ -145,6 +154,35 @@ def report(
     records_n, said = len(found.paths), find_results.told(found.missing)
     logger.info("wrote %s from %d records; missing: %s", out_html, records_n, said)
     return found
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes pages into a folder, where its filesystem has locks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
+
+
+def link_pages(folder: Path) -> None:
+    """Let each page of a folder of results lead to its others; published ones have their own links."""
+    found = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("report*.html"))}
+    pages = {path: html for path, html in found.items() if OTHERS.search(html)}
+    titles = {path: re.search("<title>(.*?) · ", html)[1] for path, html in pages.items()}
+    for path, html in pages.items():
+        links = [
+            f'<li><a href="{other.name}">{title}</a></li>' for other, title in titles.items() if other != path
+        ]
+        head = '<nav aria-label="Other pages"><details><summary>Other pages of these results</summary><ul>'
+        nav = "".join([head, *links, "</ul></details></nav>"]) if links else ""
+        linked = OTHERS.sub(lambda _, nav=nav: f"<!-- pages -->{nav}", html, count=1)
+        if linked != html:
+            write_whole(path, linked)
 
 
 def say_missing(found: find_results.Found, plan_info: Mapping) -> str:

@@ -36,6 +36,7 @@ INKS = {  # what follows the colours of a page
 }  # fmt: skip
 HINT = "hint: "  # begins the gid of what has a hint
 MOST_HINTS = 30  # in an alternative text
+MOST_PANELS = 12  # of a figure: nobody looks through more, and each takes a third of a CPU second
 # Whiskers of bars that have no look of their own.
 RANGE = {"fmt": "none", "ecolor": "black", "capsize": 2, "lw": 1, "zorder": 3}
 ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 8}  # of a number above a mark
@@ -145,21 +146,41 @@ def panels(
     more: float = 0.0,
     legend: Mapping | None = None,
     head: float = 0.0,
+    left_out: int = 0,
 ) -> Figure:
     """A panel for each of `drawn`, below each other; the sentence `nothing` where there is none.
 
     draw: one panel. height: of one, in inches, `head` of its title and axis, `more` of what is around all.
-    legend: handles and their columns, above all.
+    legend: handles and their columns, above all. left_out: panels that are not in `drawn`; those beyond the
+    first MOST_PANELS are left out, too, and counted below the others.
     """
     if not drawn:
         return sentence_figure(nothing)
+    left_out += max(0, len(drawn) - MOST_PANELS)
+    drawn = drawn[:MOST_PANELS]
     with look():
         figure, axes = stack([height(one) for one in drawn], more + head * len(drawn))
         for axis, one in zip(axes, drawn, strict=True):
             draw(axis, one)
+        count_left_out(figure, left_out)
         if legend:
             figure.legend(**legend, loc="outside upper left")
     return figure
+
+
+def most(drawn: Sequence[Any]) -> list[Any]:
+    """The MOST_PANELS longest of `drawn`, in their order."""
+    longest = sorted(range(len(drawn)), key=lambda number: -len(drawn[number]))[:MOST_PANELS]
+    return [drawn[number] for number in sorted(longest)]
+
+
+def count_left_out(figure: Figure, left_out: int) -> None:
+    """Say below the panels of a figure how many more there are, if any, and where their numbers stand."""
+    if left_out:
+        size = figure.get_size_inches()
+        figure.set_size_inches(size[0], size[1] + 0.3)
+        words = "1 more panel is" if left_out == 1 else f"{left_out:,} more panels are"
+        figure.supxlabel(f"{words} not drawn: the table has the numbers", fontsize=9)
 
 
 def rows(axis: Axes, names: Sequence[str], values: Sequence[str] = ()) -> None:

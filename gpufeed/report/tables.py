@@ -200,7 +200,7 @@ def _split(overrides: object) -> list[str]:
 
 def _cell_row(rows: pd.DataFrame) -> dict:
     done = rows[rows["status"] == "done"]
-    first = (done if len(done) else rows).iloc[0]
+    first, counted = (done if len(done) else rows).iloc[0], timed(done)
     row = {column: first[column] for column in [*IDENTITY, *SETTINGS]}
     speed = summarise(done["images_per_s"])
     row |= {f"images_per_s_{name}": speed[name] for name in ("min", "max", "ci95_low", "ci95_high")}
@@ -219,13 +219,13 @@ def _cell_row(rows: pd.DataFrame) -> dict:
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
         "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
         "images_from": " or ".join(words for words in done["images_from"].dropna().unique() if words),
-        "repeats": timed(done)[REPEAT],
+        "repeats": counted[REPEAT],
         **{name: first[name] for name in ("batch_size_asked", "cores_asked", "settings")},
         **{
-            name: int(timed(done)[name].sum())
+            name: int(counted[name].sum())
             for name in ("accompanied", "disturbed", "measured_again", "leaking")
         },
-        "others_cpu_share_max": pd.to_numeric(timed(done)["others_cpu_share"]).max(),
+        "others_cpu_share_max": pd.to_numeric(counted["others_cpu_share"]).max(),
         "commit": wording.commits(rows),
     }
 

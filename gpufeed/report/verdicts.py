@@ -16,6 +16,7 @@ from gpufeed.system.statistics import BUSY, FASTER, MATTERS, SAME, SLOWER
 BASELINE = "dataloader_sync"
 ON_DEVICE = "resident"  # its samples lie on the device before the first epoch: it loads nothing
 NEVER = 0.01  # of the step: a smaller share of waiting counts as none
+MOST_ANSWERS = 50  # beside those of the headlines: nobody reads more of them
 MOSTLY_AT_START = 0.25  # of the wait: from here on the first batches of the epochs are worth a sentence
 # What two loaders have in common where the comparison is between the loaders alone.
 EQUAL = [
@@ -34,21 +35,26 @@ class Verdict:
     claim: str = ""
     answer: str = ""  # holds | does not hold | cannot be judged; empty where there is no claim
     headline: bool = True  # belongs into the answer at the top of the page
-    compares: bool = True  # pipelines with each other or with the ceiling
+    compares: bool = True  # pipelines with each other or with the limit
 
 
 def answers(cells: pd.DataFrame) -> list[Verdict]:
     """One verdict a task of one experiment: does preparing ahead pay (`pipelining`), or what is fastest.
 
     The headline of a machine is its task with the most pipelines, free-running before step-synchronised.
-    Other tasks in which nothing is compared are counted in one sentence.
+    Other tasks in which nothing is compared are counted in one sentence, as are those beyond MOST_ANSWERS.
     """
     groups = [rows for rows in tables.tasks(cells) if len(tables.pipelines(rows))]
     first = headlines(groups)
     said = [number in first or compares(rows) for number, rows in enumerate(groups)]
-    found = [_answer(rows, number in first) for number, rows in enumerate(groups) if said[number]]
+    told = [number for number, compared in enumerate(said) if compared]
+    beside = {*[number for number in told if number not in first][MOST_ANSWERS:]}
+    found = [_answer(groups[number], number in first) for number in told if number not in beside]
+    if beside:
+        sentence = f"{wording.plural(len(beside), 'more comparison')}: the leaderboard has the numbers."
+        found.append(Verdict("Besides", sentence, headline=False, compares=False))
     if untold := said.count(False):
-        one = f"{wording.plural(untold, 'task')} with one pipeline and no ceiling"
+        one = f"{wording.plural(untold, 'task')} with one pipeline and no limit"
         sentence = f"{one}, where nothing is compared: the leaderboard has {'it' if untold == 1 else 'them'}."
         found.append(Verdict("Besides", sentence, headline=False, compares=False))
     return found
@@ -137,8 +143,8 @@ def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
     """Lead and sentences on a task in which a pipeline lies far above its ceiling: nothing is ranked."""
     bad = ours[ours["against_ceiling"] == "disturbed"].sort_values("ceiling_share", ascending=False)
     worst = bad.iloc[0]
-    lead = f"{worst['label']}: {wording.percent(worst['ceiling_share'])} of the ceiling"
-    more = f" {wording.listing(bad['label'][1:])}: above the ceiling too." if len(bad) > 1 else ""
+    lead = f"{worst['label']}: {wording.percent(worst['ceiling_share'])} of the limit"
+    more = f" {wording.listing(bad['label'][1:])}: above the limit too." if len(bad) > 1 else ""
     words = f"{worst['label']}: {speed(worst)}, {to_ceiling(worst)}.{more}"
     return f"{lead}: the measurement was disturbed", [words, "Until then no order of the pipelines follows."]
 
@@ -273,11 +279,11 @@ def short_ceiling(row: pd.Series) -> str:
     """How far a cell is from its ceiling, in a few words; empty without a ceiling."""
     return {
         "": "",
-        "below": f"{wording.percent(row['ceiling_share'])} of the ceiling",
-        "not distinguishable": "not distinguishable from the ceiling",
-        "above": f"{wording.percent(row['ceiling_share'] - 1)} above the ceiling",
-        "disturbed": f"{wording.percent(row['ceiling_share'])} of the ceiling: disturbed",
-        BUSY: f"{BUSY} to tell it from the ceiling",
+        "below": f"{wording.percent(row['ceiling_share'])} of the limit",
+        "not distinguishable": "not distinguishable from the limit",
+        "above": f"{wording.percent(row['ceiling_share'] - 1)} above the limit",
+        "disturbed": f"{wording.percent(row['ceiling_share'])} of the limit: disturbed",
+        BUSY: f"{BUSY} to tell it from the limit",
     }[row["against_ceiling"]]
 
 
@@ -292,14 +298,14 @@ def to_ceiling(row: pd.Series) -> str:
     if pd.isna(row["ceiling_share"]):
         if not pd.isna(row.get("au")):
             return f"with an AU of {row['au'] * 100:.1f} %"
-        return "and how far that is from the compute-only ceiling is unknown, for no replay cell was measured"
-    ceiling, share = f"the compute-only ceiling (replay), {speed(row, 'ceiling_')}", row["ceiling_share"]
+        return "and how far that is from the compute-only limit is unknown, for no replay cell was measured"
+    ceiling, share = f"the compute-only limit (replay), {speed(row, 'ceiling_')}", row["ceiling_share"]
     again = "move the records of both away and run them again with nothing else on the machine"
     return {
         "below": f"{wording.percent(share)} of {ceiling}",
         "not distinguishable": f"not distinguishable from {ceiling}",
         "above": f"{wording.percent(share - 1)} above {ceiling}: one of the two was disturbed, or the "
-        "ceiling is not one here (new batches may lie better in memory than the one that is repeated); to "
+        "limit is not one here (new batches may lie better in memory than the one that is repeated); to "
         f"know, {again}",
         "disturbed": f"{wording.percent(share)} of {ceiling}, which is impossible in a sound run: replay "
         "does the same work on the device and loads nothing. One of the two was disturbed, as the machine "
@@ -343,7 +349,7 @@ def shared_cores(cells: pd.DataFrame) -> str:
     longer = most["train_ms"] - most["ceiling_train_ms"]
     return (
         f"{sentence}: train takes {wording.count(most['train_ms'])} ms a step with {name}, "
-        f"{wording.count(most['ceiling_train_ms'])} ms at its ceiling, a difference of "
+        f"{wording.count(most['ceiling_train_ms'])} ms at its limit, a difference of "
         f"{longer:+.3g} ms (medians over repeats)."
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from gpufeed.core.registry import AUGMENTS, LOADERS
+from gpufeed.core.registry import AUGMENTS, LOADERS, RECIPES
 
 # What tells two pipelines of one task apart, beyond loader and workers, and how it is said.
 FEATURES = {
@@ -114,20 +114,34 @@ def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool
     others where they vary among those of a loader. features: which of FEATURES may be named. unique: names
     that would still be the same get the digest of their cell.
     """
-    names = cells.apply(_plain_label, axis=1) if len(cells) else pd.Series(dtype=object)
+    if cells.empty:
+        return pd.Series(dtype=object)
+    loaders, workers_ = cells["loader"].tolist(), [_number(count) for count in cells["workers"].tolist()]
+    shares = cells.get("hw_decoder_load", pd.Series(index=cells.index, dtype=float)).tolist()
+    names = [_plain_label(*row) for row in zip(loaders, workers_, shares, strict=True)]
     for feature in features:
-        having = cells[cells["workers"] > 0] if feature in OF_WORKERS else cells
-        among = (lambda index: "all") if feature in OF_THE_STEP else "loader"
-        varies = having.groupby(among)[feature].transform(lambda values: values.nunique(dropna=True) > 1)
-        said = feature in OF_THE_STEP and mostly_on(cells[feature])  # of the task
-        for index in having.index[varies.astype(bool)] if len(having) else []:
-            value = cells.at[index, feature]
-            if not pd.isna(value) and not (said and value):
-                names[index] += f", {setting(feature, value, cells.at[index, 'loader'])}"
+        values, of_all = cells[feature].tolist(), feature in OF_THE_STEP
+        having = [
+            (number, "" if of_all else loaders[number], value)
+            for number, value in enumerate(values)
+            if not pd.isna(value) and (workers_[number] or feature not in OF_WORKERS)
+        ]
+        found: dict[object, set] = {}
+        for _, group, value in having:
+            found.setdefault(group, set()).add(value)
+        said = of_all and mostly_on(cells[feature])  # of the task
+        for number, group, value in having:
+            if len(found[group]) > 1 and not (said and value):
+                names[number] += f", {setting(feature, value, loaders[number])}"
+    named = pd.Series(names, index=cells.index)
     if not unique:
-        return names
-    twice = names.duplicated(keep=False)
-    return names.where(~twice, names + " " + cells["cell_id"].str.rsplit("-", n=1).str[-1])
+        return named
+    twice = named.duplicated(keep=False)
+    return named.where(~twice, named + " " + cells["cell_id"].str.rsplit("-", n=1).str[-1])
+
+
+def _number(count: object) -> int:
+    return 0 if pd.isna(count) else int(count)
 
 
 def mostly_on(values: pd.Series) -> bool:
@@ -142,9 +156,9 @@ def setting(feature: str, value: object, loader: str) -> str:
     return FEATURES[feature](value)
 
 
-def _plain_label(row: pd.Series) -> str:
-    loader, count = str(row["loader"]), 0 if pd.isna(row["workers"]) else int(row["workers"])
-    share, parts = row.get("hw_decoder_load"), [loader]
+def _plain_label(loader: object, count: int, share: float) -> str:
+    loader = str(loader)
+    parts = [loader]
     if not pd.isna(share):
         parts.append(f"{share:.0%} of the files for JPEG engines" if share else "without JPEG engines")
     parts += [workers(loader, count)] if count else []
@@ -161,6 +175,7 @@ def workers(loader: str, count: int, noun: str = "worker", nouns: str = "") -> s
 def task(rows: pd.DataFrame) -> str:
     """What all `rows` train, such as `resnet18 on cifar10_jpeg, bf16, batch 512, augmented, CUDA graphs`.
 
+    Of a recipe with crops of its own these are said, and the augment only where it does more than normalise.
     CUDA graphs and compiling are said where most rows have them; `labels` names those that differ.
     """
     first = rows.iloc[0]
@@ -169,7 +184,9 @@ def task(rows: pd.DataFrame) -> str:
         str(first["precision"]),
         f"batch {first['batch_size']}",
     ]
-    parts.append(augmented(first["augment"]))
+    crops = RECIPES[first["recipe"]].does
+    parts += [crops] if crops else []
+    parts += [] if crops and first["augment"] == "none" else [augmented(first["augment"])]
     parts += [FEATURES[axis](int(first[axis])) for axis in ("devices", "nodes") if first[axis] != 1]
     if first["cores_asked"] > 0:
         parts.append(FEATURES["cores_asked"](first["cores_asked"]))
@@ -214,8 +231,9 @@ def commit(found: str | None, dirty: bool | None) -> str:
 
 def commits(rows: pd.DataFrame) -> str:
     """All of `rows`, each once."""
-    found = rows[["commit", "dirty"]].astype(object).where(rows[["commit", "dirty"]].notna(), None)
-    return ", ".join(sorted({commit(*pair) for pair in found.itertuples(index=False)}))
+    found = {*zip(rows["commit"].tolist(), rows["dirty"].tolist(), strict=True)}
+    known = [[None if pd.isna(value) else value for value in pair] for pair in found]
+    return ", ".join(sorted({commit(*pair) for pair in known}))
 
 
 def minute(when: str) -> str:

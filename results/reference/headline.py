@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +213,10 @@ def shares_by_loader(of: Published) -> Iterable[Claim]:
     for page, rows in ROWS.items():
         for loader, cores, card in rows:
             numbers = [of.share(card, loader, count) for count in cores]
-            text = (
-                f"| `{loader}`... | " + "".join(f"{SHARE} | " for _ in cores) + "| " * (len(cores) < 2) + card
-            )
+            limits = of.photographs("resnet18", card).query("loader == 'replay'")["cores_asked"]
+            stars = [" *" * (count not in set(limits)) for count in cores]  # of the limit with 16 cores
+            columns = "".join(f"{SHARE}{star} | " for star in stars) + "| " * (len(cores) < 2)
+            text = f"| `{loader}`... | {columns}{card}"
             yield Claim(page, text, [n for number in numbers for n in number.shown], numbers)
 
 
@@ -337,12 +339,15 @@ def first_batch(of: Published, cell: pd.Series) -> Number:
 
 
 def decoders(of: Published) -> Iterable[Claim]:
-    numbers, pays = {}, {}
+    numbers, said = {}, {}
     for card, node in {"H200": "h200", "H100": "h100"}.items():
         paths = sorted((of.folder / node / "sweeps/gpu_decoding").glob("*.json"))
         points, _ = decoding_tables.read_sweeps(paths)
         found = crossover.sizes(points)
-        pays[card] = [
+        sides = [int(size.side) for size in found]
+        if any(larger != 2 * side for side, larger in pairwise(sides)):
+            raise ValueError(f"found sizes {sides}, not each twice the one before: change the sentence")
+        pays = [
             min(
                 int(size.side)
                 for size in found
@@ -350,6 +355,8 @@ def decoders(of: Published) -> Iterable[Claim]:
             )
             for cores in (8, 16)
         ]
+        libraries = decoding_tables.measured(points).query("kind == 'gpu'")["decoder"].nunique()
+        said[card] = [sides[0], sides[-1], libraries, *pays]
         if not all(
             size.strips.beats(size.cpu[16]) and size.strips.beats(size.strips_cpu[16]) for size in found
         ):
@@ -363,10 +370,20 @@ def decoders(of: Published) -> Iterable[Claim]:
             numbers[card, kind] = of.number(
                 f"decoder alone at 64 x 64, {best['decoder']}, images/s", ends, path, n=int(best["n"])
             )
-    if pays["H200"] != pays["H100"]:
-        raise ValueError(f"where decoding on the GPU pays differs by card, {pays}: change the sentence")
+    if said["H200"] != said["H100"]:
+        raise ValueError(f"what decoding on the GPU is worth differs by card, {said}: change the sentence")
+    first, last, libraries, *pays = said["H200"]
     yield Claim(
-        RESULTS, "pays from N pixels a side on against 8 cores and from N on against 16", pays["H200"]
+        RESULTS,
+        "sizes from N to N pixels a side, each twice the one before, the fastest of N libraries on the GPU "
+        "is ahead of 8 cores from N on and of 16 cores from N on",
+        [first, last, libraries, *pays],
+    )
+    yield Claim(
+        DALI,
+        "sizes from N to N pixels a side, the fastest library on the GPU is ahead of 8 cores from N on, "
+        "and of 16 cores from N on",
+        [first, last, *pays],
     )
     order = [(card, kind) for kind in ("strips", "cpu", "gpu") for card in NODES_IN_TEXT]
     shown = [

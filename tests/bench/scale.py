@@ -1,15 +1,18 @@
-"""What planning and scheduling cost: python tests/bench/scale.py CELLS [--runs N] [--bare] [--execute]
+"""What many cells cost: python tests/bench/scale.py CELLS [--runs N] [--bare] [--execute] [--report]
 
-Prints a line of JSON for each run of Snakemake, with the greedy scheduler, in a copy of the workflow whose
-config has so many cells of one repeat:
+Prints a line of JSON for the report (--report), or else for each run of Snakemake, with the greedy scheduler,
+in a copy of the workflow whose config has so many cells of one repeat:
 
 - dry: `snakemake -n` of the whole report: seconds, those of them on a CPU, and the most memory of it;
 - bare (--bare): the same of a Snakefile with one rule and as many jobs, each time right after it;
 - execute (--execute): the cells "measured" by jobs that touch their outputs; seconds beyond a dry run over
-  cells. No job takes longer than its shell.
+  cells. No job takes longer than its shell;
+- report: the page of as many hand-made records, and the figures of their experiment: CPU seconds, and the
+  size of the page.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -22,7 +25,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/fixtures")]
 
+import record_fixtures as made  # noqa: E402
 from workflow_fixtures import TINY, Workflow  # noqa: E402
+
+from gpufeed.report import publish  # noqa: E402
 
 LOADERS, AUGMENTS, BATCH_SIZES = ["dataloader_sync", "resident"], ["none", "torch"], list(range(8, 18))
 OF_ONE_RATE = len(LOADERS) * len(AUGMENTS) * len(BATCH_SIZES)
@@ -70,6 +76,24 @@ def timed(command: list[str], folder: Path) -> tuple[dict[str, float], str]:
     return {"seconds": seconds, "cpu_s": cpu_s, "peak_mib": peak_mib}, said
 
 
+def reported(cells: int, folder: Path) -> None:
+    """Print what the page and the figures of so many cells cost."""
+    rates = [(f"trainer.learning_rate={1 + number}e-5",) for number in range(-(-cells // OF_ONE_RATE))]
+    each = itertools.islice(itertools.product(rates, BATCH_SIZES, AUGMENTS, LOADERS), cells)
+    ids = []
+    for number, (rate, size, augment, loader) in enumerate(each):
+        of = made.cell(loader, "tiny", augment=augment, batch_size=size, overrides=rate)
+        made.write(folder, made.record(of, 0, 1000.0 + number))
+        ids.append(of.id)
+    start = time.process_time()
+    publish.report(folder, ["tiny"], made.plan_info({"tiny": ids}, 1), folder / "report.html")
+    page_s = time.process_time() - start
+    publish.plot(sorted(folder.glob("records/*/*/*.json")), *(folder / f"{n}.svg" for n in range(4)))
+    size = (folder / "report.html").stat().st_size / 2**20
+    plot_s = time.process_time() - start - page_s
+    told("report", cells=cells, page_cpu_s=page_s, plot_cpu_s=plot_s, page_mib=size)
+
+
 def told(what: str, **values: float) -> None:
     rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
     print(json.dumps({"what": what, **rounded}), flush=True)
@@ -81,8 +105,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--bare", action="store_true")
     parser.add_argument("--execute", action="store_true")
+    parser.add_argument("--report", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpufeed-scale-") as name:
+        if asked.report:
+            return reported(asked.cells, Path(name))
         flow = Workflow(Path(name) / "ours", config(asked.cells))
         command = [*flow.command(), "--scheduler", "greedy"]
         dry_s = 0.0

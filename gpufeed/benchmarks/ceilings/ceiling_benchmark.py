@@ -71,9 +71,7 @@ def measured(
 ) -> dict[str, Any]:
     """Return the fields of a finished measurement; raise Skip, NotPassed or the error that stops it."""
     if reason := refused(cell):
-        raise GpufeedError(
-            reason, "a cell with trainer plain on one device", "measure ceilings of another cell"
-        )
+        raise GpufeedError(reason, "a cell with trainer plain on one device", "measure another cell")
 
     def with_batch(one: Cell) -> dict[str, Any]:
         with made_ready(one, 0, manifest, stores, place, gate) as ready:
@@ -143,5 +141,5 @@ def for_job(job: Any, verdict: Callable[[Mapping[str, Any]], str]) -> None:
         **job.common_arguments,
     )
     said = found["sentence"] or verdict(found)
-    what = f"ceilings of {job.wildcards.cell}, {found['status']}"
+    what = f"limits of {job.wildcards.cell}, {found['status']}"
     job.write_document(found, job.output.ceilings, CEILINGS.write, what, [said])

@@ -24,7 +24,7 @@ from gpufeed.report.sections import ceilings_rows, ceilings_verdict
 from gpufeed.report.sections.ceilings_rows import LIMITS, SIDES, groups, limits, parts, table
 from gpufeed.report.tables import CELL_COLUMNS
 
-WARM_UP = "an epoch or more of each side before the pairs of ceilings, not counted"
+WARM_UP = "an epoch or more of each side before the pairs, not counted"
 COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Input only", "Verdict")
 
 
@@ -220,7 +220,7 @@ LOOKS = {
     "other wait": (style.SKY, "\\\\", "wait, not told apart"),
     "growth": (style.GREEN, "++", "steps slower beside the loader"),
 }
-NOTHING = "Nothing to draw: the ceilings of no cell have been measured."
+NOTHING = "Nothing to draw: how far from the limit was measured of no cell."
 EPOCHS_CAPTION = (
     "Where a steady epoch of each pipeline goes, end to end. Compute is what remains where one batch on the "
     "device is trained on again and again; the rest is what the input costs: the wait, by what difference "

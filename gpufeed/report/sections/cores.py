@@ -26,9 +26,10 @@ NEAREST = 3  # loaders that a sentence names of those that keep no model fed
 HEAD_IN, AXES_IN, NAME_IN = 1.1, 2.8, 0.16  # of a panel: title and axis, the least of its lines, a name
 NAMES_AT = 1.04  # where the names begin, as a share of the axis
 CAPTION = (
-    "AU against the CPU cores that all processes and threads of a repeat were kept on, a line a loader: its "
-    "images per second over those of replay on the same cores, medians over the pairs of n blocks. Bars: "
-    "95 % interval, below six blocks the range. Above the dashed line a model counts as fed "
+    "AU against the CPU cores that all processes and threads of a repeat were kept on, a line a loader, or a "
+    "point where it was measured on one number of cores: its images per second over those of replay on the "
+    "same cores, medians over the pairs of n blocks. Bars: 95 % interval, below six blocks the range. Above "
+    "the dashed line a model counts as fed "
     f"({FED * 100:.0f} %). Of several settings of a loader the fastest on each number of cores is drawn."
 )
 
@@ -217,7 +218,8 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
     top = max(1.05, panel["high"].max() * 1.02)
     ends = []
     for name, line in panel.groupby("loader_name"):
-        look = style.line(names.index(name))
+        single, number = len(line) == 1, names.index(name)
+        look = style.point(number) if single else style.line(number)
         x, y = (line[column].to_numpy(float) for column in ("cores_asked", "of_replay"))
         reach = [line["of_replay"] - line["low"], line["high"] - line["of_replay"]]
         axis.errorbar(x, y, yerr=reach, capsize=3, lw=1.6, ms=6, **look)
@@ -226,15 +228,16 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
             for _, row in line.iterrows()
         ]
         style.hint_points(axis, x, y, said)
-        ends.append((x[-1], y[-1], str(name), look["color"]))
+        ends.append((x[-1], y[-1], str(name), look["color"], single))
     ends.sort(key=lambda end: end[1])
     gap = top * NAME_IN / max(AXES_IN, NAME_IN * (1 + len(ends)))
-    places = spread([y for _, y, _, _ in ends], gap, top)
+    places = spread([y for _, y, *_ in ends], gap, top)
     axis.set_xscale("log")
     left, right = cores[0] / 1.15, cores[-1] * 1.06
     axis.set_xlim(left, right)
-    for (x, y, name, colour), place in zip(ends, places, strict=True):
-        leader = {"arrowstyle": "-", "color": colour, "lw": 0.6, "relpos": (0, 0.5), "shrinkB": 4}
+    for (x, y, name, colour, single), place in zip(ends, places, strict=True):
+        dots = {"ls": ":"} if single else {}  # from a point to its name: no line of measurements
+        leader = {"arrowstyle": "-", "color": colour, "lw": 0.6, "relpos": (0, 0.5), "shrinkB": 4, **dots}
         axis.annotate(
             name, (x, y), (NAMES_AT, place), "data", ("axes fraction", "data"), color=colour, fontsize=9,
             va="center", arrowprops=leader,

@@ -271,7 +271,7 @@ COLUMNS = [
     Column(RATE, "images_per_s", _rate),
     Column("Predicted (images/s)", "predicted_images_per_s", _predicted, optional=True, more=True),
     Column("Steady (images/s)", "steady_images_per_s", _steady, optional=True, more=True),
-    Column("Share of ceiling", "against_ceiling", _ceiling, optional=True),
+    Column("Share of limit", "against_ceiling", _ceiling, optional=True),
     Column("AU", "au", _au, optional=True),
     Column("Wait", "wait_share", _wait),
     Column("Peak memory (MiB)", "peak_host_mib", _memory, optional=True),

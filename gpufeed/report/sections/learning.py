@@ -98,6 +98,8 @@ def between_activations(cells: pd.DataFrame, epochs: pd.DataFrame) -> str:
 
 def _pairs(cells: pd.DataFrame, final: pd.DataFrame) -> Iterator[tuple[tuple[str, str], float, float]]:
     """(two activations, how far apart they are, how far two seeds are), in each pipeline that can tell."""
+    if final.empty:
+        return
     for rows in tasks(cells):
         for _, same in tables.pipelines(rows).groupby([*SAME_PIPELINE, *SAME_LENGTH], dropna=False):
             losses = final.merge(same[[*tables.IDENTITY, "activation"]], on=tables.IDENTITY)
@@ -122,6 +124,8 @@ def final_losses(epochs: pd.DataFrame) -> pd.DataFrame:
 
 def _comparable(cells: pd.DataFrame, final: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Final losses, a frame for each task and length with a repeat that two pipelines share."""
+    if final.empty:
+        return
     for rows in tables.tasks(cells, tables.trained):
         for _, ours in tables.pipelines(rows).groupby(SAME_LENGTH, dropna=False):
             losses = final.merge(ours[tables.IDENTITY], on=tables.IDENTITY)
@@ -143,7 +147,11 @@ def draw(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[Figure]:
     agree lie on each other, so the final losses stand in rows below them, where the names,
     which are the legend, give the accuracy. As many figures as sheets of paper they take; none without cells.
     """
-    return [_sheet(tasks, epochs) for tasks in _sheets(learners(cells, epochs), epochs)]
+    panels = learners(cells, epochs)
+    drawn = [_sheet(tasks, epochs) for tasks in _sheets(panels[: style.MOST_PANELS], epochs)]
+    if drawn:
+        style.count_left_out(drawn[-1], len(panels[style.MOST_PANELS :]))
+    return drawn
 
 
 def _sheets(panels: list[pd.DataFrame], epochs: pd.DataFrame) -> list[list[tuple[pd.DataFrame, list[float]]]]:

@@ -59,6 +59,12 @@ def test_a_folder_alone_is_what_the_shipped_config_measures(folder):
     assert changes("My Images", "--limit", "30")["sources"]["my_images"]["limit"] == 30
 
 
+@pytest.mark.parametrize(("gpus", "of_the_gpu"), [("1", {"cuda_jpeg", "dali_gpu"}), ("0", set())])
+def test_a_quick_run_without_a_gpu_has_no_loader_that_is_for_one(folder, gpus, of_the_gpu):
+    found = cells("My Images", "--quick", "--gpus", gpus, "--batch-size", "8")
+    assert set(found) == {"dataloader_workers", "host_cache", "replay", *of_the_gpu}
+
+
 def test_options_are_those_of_the_cells(folder):
     found = cells(
         *("My Images", "--model", "simple_cnn", "--size", "56", "--batch-size", "8", "--steps", "12"),
@@ -69,7 +75,7 @@ def test_options_are_those_of_the_cells(folder):
     assert {(cell.batch_size, cell.steps, cell.device) for cell in found.values()} == {(8, 12, "cpu")}
     assert found["spdl"].prefetch_factor == 4  # as shipped
     blocks = changes("My Images", "--loaders", "my_loader.py:Mine")["experiments"]["own"]["blocks"]
-    assert set(blocks) == {"ceiling", "my_loader_mine"}
+    assert set(blocks) == {"limit", "my_loader_mine"}
     assert blocks["my_loader_mine"] == {"loader": "my_loader.py:Mine", "persistent_workers": True}
 
 

@@ -93,7 +93,7 @@ def test_a_quick_run_on_own_images_has_the_likeliest_loaders_and_the_limit():
     whole = planned(merged("config.yaml", "own.yaml")).cells["own"]
     quick = planned(merged("config.yaml", "own.yaml") | {"quick": True}).cells["own"]
     assert quick.items() < whole.items()
-    likeliest = {"dali_gpu", "torchvision_cuda", "dataloader_workers", "host_cache", "replay"}
+    likeliest = {"cuda_jpeg", "dali_gpu", "dataloader_workers", "host_cache", "replay"}
     possible = {name for name in likeliest if LOADERS[name].windows != "never"}
     assert {cell.loader for cell in quick.values()} == possible
     assert {cell.hyper["recipe"]["size"] for cell in whole.values()} == {224}

@@ -429,7 +429,7 @@ def test_a_machine_with_a_part_of_the_cells_says_how_many_have_no_ceiling(tmp_pa
     assert "\n[1] NVIDIA H200" in f"\n{said}"
     assert "[2] NVIDIA RTX 4090" in said
     for text in (said, page.read_text()):
-        assert re.search(r"no ceiling was measured: 15 on NVIDIA H200,.*; 12 on NVIDIA RTX 4090,", text)
+        assert re.search(r"no limit was measured: 15 on NVIDIA H200,.*; 12 on NVIDIA RTX 4090,", text)
 
 
 def test_machines_without_a_ceiling_have_nothing_to_show(tmp_path, capsys):

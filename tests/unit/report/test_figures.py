@@ -25,7 +25,7 @@ def text_of(figure) -> str:
 def test_throughput_shows_every_number_as_text(pipelining):
     _, cells = pipelining
     said = text_of(figures.throughput(cells))
-    assert "19,000 (93 % of ceiling)" in said
+    assert "19,000 (93 % of limit)" in said
     assert "n = 3 repeats" in said
     assert "NVIDIA H200" in said
     assert "slower ones are in the table" in said  # 18 pipelines do not fit
@@ -54,6 +54,34 @@ def test_a_pipeline_that_is_compared_with_nothing_is_drawn_only_alone(tmp_path):
     paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=64), [130])
     (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
     assert "batch 64" in axis.get_title(loc="left")
+
+
+def cells_of(tmp_path, batches, loaders):
+    """Cells of so many tasks, which differ in their batch; the last task has one pipeline more."""
+    paths = []
+    for batch in range(1, batches + 1):
+        for loader in [*loaders, *["overlap"] * (batch == batches and len(loaders) > 1)]:
+            one = made.record(made.cell(loader, batch_size=batch), 0, 100.0 + batch)
+            one.write(path := tmp_path / "records" / one.experiment / one.cell_id / "0.json")
+            paths.append(path)
+    return tables.cells(load_records.read_records(paths))
+
+
+def test_of_many_tasks_those_with_most_pipelines_are_drawn_and_the_others_counted(tmp_path):
+    figure = figures.throughput(cells_of(tmp_path, style.MOST_PANELS + 3, ["resident", "dataloader_sync"]))
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert len(titles) == style.MOST_PANELS
+    assert "batch 1," in titles[0]
+    assert f"batch {style.MOST_PANELS + 3}," in titles[-1]
+    assert "3 more panels are not drawn: the table has the numbers" in text_of(figure)
+
+
+def test_of_many_tasks_with_one_pipeline_the_fastest_are_drawn(tmp_path):
+    (axis,) = figures.breakdown(cells_of(tmp_path, figures.MOST_ROWS + 5, ["resident"])).axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert len(names) == figures.MOST_ROWS
+    assert names[0] == f"batch {figures.MOST_ROWS + 5}"
+    assert "5 slower ones are in the table" in axis.get_title(loc="left")
 
 
 def test_of_too_many_pipelines_those_without_jpeg_engines_stay_in_the_figure(tmp_path):
@@ -94,7 +122,7 @@ def test_breakdown_adds_up_to_the_total(tmp_path):
 def test_workers_has_a_panel_for_each_setting(pipelining):
     _, cells = pipelining
     said = text_of(figures.workers(cells))
-    for words in ("Batches ahead", "Host memory", "Between epochs", "times dataloader_sync", "ceiling"):
+    for words in ("Batches ahead", "Host memory", "Between epochs", "times dataloader_sync", "limit"):
         assert words in said
 
 
@@ -149,16 +177,16 @@ def test_what_touches_the_ceiling_has_no_percentage(tmp_path):
     said = text_of(figures.throughput(tables.cells(load_records.read_records(paths))))
     assert "not distinguishable" in said
     assert "%" not in said
-    assert "ceiling: compute only (replay), median over n = 3, band: range" in said
+    assert "limit: compute only (replay), median over n = 3, band: range" in said
 
 
 @pytest.mark.parametrize(
     ("speeds", "words"),
     [
-        ([580, 620], "(286 % of ceiling: disturbed)"),
-        ([217, 218], "(3.6 % above ceiling)"),
-        ([60, 300], "(machine too busy to tell it from ceiling)"),
-        ([850], "(405 % of ceiling: disturbed)"),
+        ([580, 620], "(286 % of limit: disturbed)"),
+        ([217, 218], "(3.6 % above limit)"),
+        ([60, 300], "(machine too busy to tell it from limit)"),
+        ([850], "(405 % of limit: disturbed)"),
     ],
 )
 def test_what_is_above_the_ceiling_is_not_called_indistinguishable(tmp_path, speeds, words):

@@ -113,6 +113,30 @@ def test_without_own_records_the_published_ones_are_shown_and_named(tmp_path):
     assert len(found.missing) == 3
 
 
+def test_the_pages_of_a_folder_lead_to_each_other(tmp_path):
+    ids = {name: [made.cell("overlap", name).id] for name in ("one", "two", "three")}
+    for name in ids:
+        made.write_speeds(tmp_path, made.cell("overlap", name), [100])
+    (tmp_path / "report-published.html").write_text("<title>Published · gpufeed</title>")
+    plan = made.plan_info(ids, repeats=1)
+    for name in (*ids, "one"):  # the first once more
+        publish.report(tmp_path, [name], plan, tmp_path / f"report-{name}.html")
+    for name in ids:
+        html = (tmp_path / f"report-{name}.html").read_text(encoding="utf-8")
+        links = re.findall('<a href="(report-.*?)">(.*?)</a>', html)
+        others = [other for other in sorted(ids) if other != name]
+        expected = [(f"report-{other}.html", f"Title of {other} (NVIDIA H200)") for other in others]
+        assert links == expected
+    publish.report(tmp_path, ["one"], plan, tmp_path / "elsewhere" / "report.html")
+    assert "Other pages" not in (tmp_path / "elsewhere" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_page_opens_with_its_answer(report):
+    _, html = report
+    text = html[html.index("<h1>") :]
+    assert text.index('class="answer"') < text.index("finished") < text.index("Not measured yet")
+
+
 def test_own_records_win_over_published_ones(tmp_path):
     of = made.cell("overlap")
     made.write_speeds(tmp_path / "reference/h200", of, [100])
@@ -158,7 +182,7 @@ def test_a_pipeline_above_its_ceiling_is_told_wherever_the_share_is_shown(tmp_pa
     answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
     table = html[html.index('id="board-pipelining"') : html.index("</table>")]
     caption = re.findall("<figcaption>(.*?)</figcaption>", html, re.DOTALL)[0]
-    assert "290 % of the ceiling: the measurement was disturbed" in answer
+    assert "290 % of the limit: the measurement was disturbed" in answer
     assert "disturbed" in table
     assert "which is impossible" in caption
     assert "not distinguishable from the" not in html[html.index('id="answer"') : html.index('id="words"')]

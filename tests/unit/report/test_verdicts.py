@@ -40,10 +40,10 @@ def test_the_answer_names_the_best_its_ceiling_n_and_hardware(tmp_path):
     )
     assert "(median, range 300 to 310, n = 2)" in said
     assert "NVIDIA H200" in verdict.subject
-    assert "50 % of the compute-only ceiling (replay), 610 images/s (median, range 610 to 610, n = 2)" in said
+    assert "50 % of the compute-only limit (replay), 610 images/s (median, range 610 to 610, n = 2)" in said
     assert (
         verdict.lead
-        == "overlap, 2 workers: 305 images/s, 3.03x the rate of dataloader_sync, 50 % of the ceiling"
+        == "overlap, 2 workers: 305 images/s, 3.03x the rate of dataloader_sync, 50 % of the limit"
     )
     assert "faster than" not in said  # two repeats have no interval
     assert "Its rate is 3.03x (range 2.97x to 3.10x, n = 2) that of dataloader_sync (augment cpu)" in said
@@ -241,7 +241,7 @@ def test_pipelining_is_answered_for_the_host_first_then_overlap_then_resident(tm
         "all else equal, overlap is ahead, its range above, at 1; behind, its range below, at 2; not shown "
         "to differ at 4.",
         "resident runs at 905 images/s",
-        "not distinguishable from the compute-only ceiling (replay), 928 images/s (median, range 905 to 950",
+        "not distinguishable from the compute-only limit (replay), 928 images/s (median, range 905 to 950",
     ]
     at = [said.find(part) for part in parts]
     assert -1 not in at
@@ -260,35 +260,35 @@ def test_other_experiments_are_answered_with_the_fastest(tmp_path):
 @pytest.mark.parametrize(
     ("speeds", "how", "said", "short"),
     [
-        ([100, 110], "below", "51 % of the compute-only", "51 % of the ceiling"),
+        ([100, 110], "below", "51 % of the compute-only", "51 % of the limit"),
         (
             [190, 205],
             "not distinguishable",
             "not distinguishable from",
-            "not distinguishable from the ceiling",
+            "not distinguishable from the limit",
         ),
         (
             [200, 200],
             "not distinguishable",
             "not distinguishable from",
-            "not distinguishable from the ceiling",
+            "not distinguishable from the limit",
         ),
-        ([220], "not distinguishable", "not distinguishable from", "not distinguishable from the ceiling"),
-        ([211, 213], "above", "3.4 % above the compute-only", "3.4 % above the ceiling"),
-        ([580, 620], "disturbed", "293 % of the compute-only", "293 % of the ceiling: disturbed"),
-        ([570], "disturbed", "278 % of the compute-only", "278 % of the ceiling: disturbed"),
-        ([60, 1620], "disturbed", "410 % of the compute-only", "410 % of the ceiling: disturbed"),
+        ([220], "not distinguishable", "not distinguishable from", "not distinguishable from the limit"),
+        ([211, 213], "above", "3.4 % above the compute-only", "3.4 % above the limit"),
+        ([580, 620], "disturbed", "293 % of the compute-only", "293 % of the limit: disturbed"),
+        ([570], "disturbed", "278 % of the compute-only", "278 % of the limit: disturbed"),
+        ([60, 1620], "disturbed", "410 % of the compute-only", "410 % of the limit: disturbed"),
         (
             [100, 205],
             "machine too busy",
             "74 % of the compute-only",
-            "machine too busy to tell it from the ceiling",
+            "machine too busy to tell it from the limit",
         ),
         (
             [60, 300],
             "machine too busy",
             "88 % of the compute-only",
-            "machine too busy to tell it from the ceiling",
+            "machine too busy to tell it from the limit",
         ),
     ],
 )
@@ -338,7 +338,7 @@ def test_a_task_with_a_pipeline_far_above_its_ceiling_is_not_ranked(tmp_path, ex
     paths += made.write_speeds(tmp_path, free("overlap", 2, **axes), [2428, 2599, 2800])
     paths += made.write_speeds(tmp_path, free("replay", **axes), [699, 896, 946])
     (verdict,) = verdicts.answers(cells_of(paths))
-    assert verdict.lead == "overlap, 2 workers: 290 % of the ceiling: the measurement was disturbed"
+    assert verdict.lead == "overlap, 2 workers: 290 % of the limit: the measurement was disturbed"
     assert "2,599 images/s (median, range 2,428 to 2,800, n = 3)" in verdict.sentence
     assert "896 images/s (median, range 699 to 946, n = 3)" in verdict.sentence
     assert "which is impossible" in verdict.sentence
@@ -376,7 +376,7 @@ def test_what_sharing_the_cores_hides_is_named_on_a_cpu_only(tmp_path):
     paths += made.write_speeds(tmp_path, free("resident"), [390, 390], wait_share=0.0, gpu=None)
     said = verdicts.shared_cores(cells_of(paths))  # of the pipeline in which it shows most
     assert "On device cpu loading and training share the cores" in said
-    assert "train takes 160 ms a step with overlap, 80 ms at its ceiling, a difference of +80 ms" in said
+    assert "train takes 160 ms a step with overlap, 80 ms at its limit, a difference of +80 ms" in said
     gpu = made.write_speeds(tmp_path / "gpu", of, [100, 100])
     assert verdicts.shared_cores(cells_of(gpu)) == ""
 
@@ -396,6 +396,18 @@ def test_augments_that_do_other_things_to_the_pixels_do_not_compete(tmp_path):
     assert alone.sentence.startswith("1 task with one pipeline")  # of 900 images/s, on other pixels
 
 
+def test_comparisons_beyond_the_first_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(verdicts, "MOST_ANSWERS", 1)
+    paths = []
+    for batch_size in (64, 128, 256, 512):
+        for loader, speed in (("dataloader_sync", 100), ("resident", 300)):
+            of = free(loader, **GPU, batch_size=batch_size)
+            paths += made.write_speeds(tmp_path, of, [speed, speed + 1])
+    told = verdicts.answers(cells_of(paths))
+    assert [(one.headline, one.compares) for one in told] == [(True, True), (False, True), (False, False)]
+    assert told[-1].sentence == "2 more comparisons: the leaderboard has the numbers."
+
+
 def test_tasks_in_which_nothing_is_compared_are_one_sentence(tmp_path):
     paths = made.write_speeds(tmp_path, free("dataloader_sync", **GPU), [100, 101])
     paths += made.write_speeds(tmp_path, free("resident", **GPU), [300, 310])
@@ -406,7 +418,7 @@ def test_tasks_in_which_nothing_is_compared_are_one_sentence(tmp_path):
     told = verdicts.answers(cells_of(paths))
     assert [(one.headline, one.compares) for one in told] == [(True, True), (False, True), (False, False)]
     assert told[-1].sentence == (
-        "2 tasks with one pipeline and no ceiling, where nothing is compared: the leaderboard has them."
+        "2 tasks with one pipeline and no limit, where nothing is compared: the leaderboard has them."
     )
 
 

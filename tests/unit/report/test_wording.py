@@ -28,6 +28,20 @@ def test_the_process_of_spdls_threads_is_said(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "augment", "said"),
+    [
+        ("crop_flip", "none", "batch 32, not augmented,"),
+        ("crop_flip", "torch", "batch 32, augmented,"),
+        ("random_resized_crop", "none", "batch 32, random resized crops,"),
+        ("random_resized_crop", "torch", "batch 32, random resized crops, augmented,"),
+    ],
+)
+def test_a_task_says_what_happens_to_the_pixels(tmp_path, recipe, augment, said):
+    of = free("resident", **{**GPU, "augment": augment}, recipe=recipe, cuda_graphs=True)
+    assert said in wording.task(cells_of(made.write_speeds(tmp_path, of, [300])))
+
+
 def test_a_task_names_how_many_devices_trained(tmp_path):
     cells = [free("resident", **GPU, trainer="lightning", devices=count) for count in (1, 2)]
     paths = [path for cell in cells for path in made.write_speeds(tmp_path, cell, [300, 310])]

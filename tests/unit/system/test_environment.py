@@ -301,7 +301,7 @@ def test_outside_of_a_checkout_nothing_is_packed(tmp_path):
 def test_the_command_needs_no_package_and_git_ignores_its_file(tmp_path, repository):
     root, git = repository
     packages = [f"{name}__init__" for name in ("", "core/", "system/", "cluster/", "cluster/bundle/")]
-    alone = [f"core/{name}" for name in ("errors", "folders", "repeats")]
+    alone = [f"core/{name}" for name in ("errors", "folders", "packed_results", "repeats")]
     alone += ["core/file_writes", "system/commit", "cluster/bundle/contents", "cluster/bundle/code"]
     for name in (*packages, *alone):
         (root / f"gpufeed/{name}.py").parent.mkdir(parents=True, exist_ok=True)

@@ -86,7 +86,7 @@ def test_samples_are_of_the_evaluation_split_and_evenly_of_all_classes(tmp_path)
         ({"blocks": ["one"], "top": 3}, {}, "key 'top'"),
         ({"predict": ["a.jpg"]}, {}, "no 'blocks'"),
         ({"blocks": ["one"], "samples": -1}, {}, "experiments.tiny.models.samples: -1"),
-        ({"blocks": ["three"]}, {"three": {"loader": "replay"}}, "no cell but ceilings"),
+        ({"blocks": ["three"]}, {"three": {"loader": "replay"}}, "no cell but the limit"),
         (
             {"blocks": ["three"]},
             {"three": {"dataset": "synthetic_224", "loader": "resident", "steps": 9}},

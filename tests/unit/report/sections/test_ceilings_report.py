@@ -128,8 +128,8 @@ def test_the_page_has_the_part_and_what_is_missing(tmp_path):
     assert "first epoch 5.26 s, steady epochs 2.63 s" in part
     assert "damaged broken:" in part
     assert f"skipped {paths[2].stem}: There is no GPU." in part
-    assert "The ceilings of 1 more of its cells" in part
-    assert "1 measurement of ceilings" in publish.say_missing(told, info)
+    assert "How far from the limit 1 more of its cells" in part
+    assert "1 measurement of limits" in publish.say_missing(told, info)
 
 
 def test_ceilings_without_repeats_are_the_answer(tmp_path):
@@ -145,7 +145,7 @@ def test_ceilings_without_repeats_are_the_answer(tmp_path):
     )
     assert answer in top
     assert "No pipeline has a finished repeat yet." not in text
-    assert "This page has ceilings only, of 2 cells; no repeat of a cell was measured · 1 skipped" in top
+    assert "Limits only, of 2 cells; no repeat of a cell was measured · 1 skipped" in top
     assert "input-bound" not in top[: top.index("How fast each is")]
     assert "No loader was measured yet." not in text
     assert "overlap not judged" in text
@@ -166,8 +166,7 @@ def test_a_page_of_ceilings_alone_misses_no_table_of_cells(tmp_path):
     html, text = ceilings_page(tmp_path, missing=["to-come"])
     assert "Leaderboard" not in html
     assert "finished ·" not in text
-    assert "missing: 1 measurement of ceilings ·" in text  # and not the repeats
-    assert "Not measured yet: 2 repeats of 1 cell and 1 measurement of ceilings." in text
+    assert "Not measured yet 2 repeats of 1 cell and 1 measurement of limits This command" in text
     assert "Wait of repeats" not in text
     assert "Total less train" not in text
 
@@ -175,8 +174,8 @@ def test_a_page_of_ceilings_alone_misses_no_table_of_cells(tmp_path):
 def test_a_page_with_repeats_too_has_both(tmp_path):
     html, text = ceilings_page(tmp_path, records.record(records.cell("overlap", "limits")))
     assert 'id="board-limits"' in html
-    assert "1 finished · ceilings of 2 cells" in text
-    assert "missing: 1 repeat of 1 cell" in text
+    assert "1 finished · limits of 2 cells" in text
+    assert "Not measured yet 1 repeat of 1 cell" in text
     assert "Wait of repeats Total less train" in text
     assert "Wait The gaps between training steps on the compute stream" in text
 
@@ -191,7 +190,7 @@ def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
     environment = text[text.rindex("Environment") :]
     assert f"NVIDIA H200 on {place}, 2 of 3 measurements finished" in environment
     assert commit in environment
-    assert "warm-up an epoch or more of each side before the pairs of ceilings, not counted" in environment
+    assert "warm-up an epoch or more of each side before the pairs, not counted" in environment
     assert "| overlap, 4 workers | 38.0 % (38.02 to 38.02) | 62.0 % |" in text
     assert "The loader overlap of gpufeed, by its public API." in text
     href = re.search(r'download="limits-ceilings.csv" href="data:text/csv;base64,([^"]*)"', html)
@@ -261,7 +260,7 @@ def test_cells_and_settings_with_defaults():
     [
         ({}, "no 'blocks' in experiments.tiny.ceilings"),
         ({"blocks": ["five"]}, "block 'five' in experiments.tiny.ceilings.blocks"),
-        ({"blocks": ["two"]}, "no cell but ceilings"),
+        ({"blocks": ["two"]}, "no cell but the limit"),
         ({"blocks": ["one", "three"]}, "trainer fastai has no separate step"),
         ({"blocks": ["four"]}, "trainer lightning"),
         ({"blocks": ["one"], "pairs": 5}, "experiments.tiny.ceilings.pairs: 5"),
@@ -296,4 +295,4 @@ def test_the_script_writes_the_document_and_says_the_verdict(tmp_path, monkeypat
     )
     found = CEILINGS.read(found_at)
     assert (found["status"], found["attempt"], found["planned_on"]) == ("done", 4, "login2")
-    assert "ceilings of planted, done: " in (tmp_path / "job.log").read_text() + capfd.readouterr().err
+    assert "limits of planted, done: " in (tmp_path / "job.log").read_text() + capfd.readouterr().err

@@ -100,6 +100,10 @@ def test_the_figure_has_a_labelled_line_a_loader(tmp_path):
     labels = {text.get_text(): text for text in axis.texts}
     assert set(labels) == set(SHARES) - {"replay"}
     assert [f"{tick:g}" for tick in axis.get_xticks()] == ["2", "8", "16"]
+    drawn = [container.lines[0] for container in axis.containers]  # by name
+    on_cores = [len(SHARES[name]) for name in sorted(SHARES) if name != "replay"]
+    assert [len(line.get_xdata()) for line in drawn] == on_cores
+    assert [line.get_linestyle() == "None" for line in drawn] == [n == 1 for n in on_cores]
     assert "host_cache" in style.to_svg(figure)
 
 

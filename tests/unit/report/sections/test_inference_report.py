@@ -212,7 +212,7 @@ def test_settings_have_defaults_and_calibration_is_apart():
     [
         ({}, "no 'blocks' in experiments.tiny.inference"),
         ({"blocks": ["three"]}, "block 'three' in experiments.tiny.inference.blocks"),
-        ({"blocks": ["two"]}, "no cell but ceilings"),
+        ({"blocks": ["two"]}, "no cell but the limit"),
         (
             {"blocks": ["one"], "backends": ["egaer"]},
             "backend 'egaer' in experiments.tiny.inference.backends",

@@ -48,7 +48,7 @@ def test_the_fastest_first_its_ceiling_behind_what_was_not_measured_last(tmp_pat
     assert small[0].startswith("95 %: 3")
     assert small[0].endswith(", n = 6")
     assert small[1:] == ["100 to 110, n = 2", "900 to 910, n = 2", ""]
-    assert texts(board, "Share of ceiling") == ["36 %", "12 %", "-", "-"]
+    assert texts(board, "Share of limit") == ["36 %", "12 %", "-", "-"]
     assert [row.facets["status"] for row in board.rows] == ["done", "done", "done", "skipped"]
 
 

@@ -137,6 +137,18 @@ def test_what_others_use_is_what_was_busy_without_the_tree(tmp_path, busy_s, tre
 
 
 @needs_a_mask
+def test_only_this_process_s_own_cores_count(tmp_path):
+    allowed = os.sched_getaffinity(0)
+    path, first = stat(tmp_path, 50.0), min(allowed)
+    os.sched_setaffinity(0, {first})
+    try:
+        found = process_load.core_counters(7.0, path)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert (found.cpus, found.busy_s) == ({first}, 50.0)
+
+
+@needs_a_mask
 def test_where_counters_are_hidden_nothing_is_said(tmp_path):
     mask = os.sched_getaffinity(0)
     stood = process_load.core_counters(0.0, stat(tmp_path, 50.0))

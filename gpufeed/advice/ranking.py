@@ -131,12 +131,14 @@ def read_advice(paths: Iterable[str | Path], experiment: str) -> dict[str, Any] 
 
 
 def for_job(job: Any) -> None:
-    """Do the work of rule advise, a gpufeed.job.Job: write the advice and print it."""
-    from gpufeed.advice.words import lines
+    """Do the work of rule advise, a gpufeed.job.Job: write the advice; print what is measured next."""
+    from gpufeed.advice.words import state
 
     probes = [PROBE.read(path) for path in job.input.probes]
     limits = [CEILINGS.read(path) for path in job.input.get("ceilings") or []]
     found = advise(probes, job.params.asked["of"], job.params.asked["best"], next(iter(limits), None))
     ADVICE.write(found, job.output[0])
-    for line in lines(found):
-        print(line, flush=True)
+    chosen = sum(one["chosen"] for one in found["candidates"])
+    print(
+        f"{state(found, {})} Of {len(found['candidates'])} changes, {chosen} are measured next.", flush=True
+    )

@@ -74,7 +74,7 @@ def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator
         advised = [one for one in chosen if one["advised"]]
         if advised:
             yield f"Do this: {advised[0]['change']}. {rates(advised[0], measured)}."
-        else:
+        elif advice["compute_images_per_s"] is not None:  # without today's rate nobody knows
             yield "Leave it as it is: no other setting is predicted to be faster by more than its interval."
         others, rest = advised[1:], []
     for one in others:

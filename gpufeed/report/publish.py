@@ -146,11 +146,6 @@ def report(
     with alone_in(folder):
         write_whole(out_html, html)
         link_pages(folder)
-    if found.advice:
-        cells = tables.cells(load_records.read_records(found.paths))
-        for name in experiments:
-            for line in advice.said(found.advice, name, cells):
-                print(line, flush=True)
     records_n, said = len(found.paths), find_results.told(found.missing)
     logger.info("wrote %s from %d records; missing: %s", out_html, records_n, said)
     return found

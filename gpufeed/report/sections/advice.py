@@ -8,6 +8,7 @@ import pandas as pd
 from gpufeed.advice.ranking import read_advice
 from gpufeed.advice.words import BOUNDS, lines
 from gpufeed.report import downloads
+from gpufeed.system.statistics import BUSY
 
 PREDICTED = ["predicted_images_per_s", "predicted_images_per_s_low", "predicted_images_per_s_high"]
 
@@ -36,7 +37,7 @@ def section(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -
     rows = [one | beside for one, beside in zip(shown, more, strict=True)]
     answer, *rest = lines(found, measured)
     return {
-        "headline": " ".join([answer, *rest[:1]]),
+        "headline": " ".join([answer, *rest[:1], *doubt(found, cells)]),
         "lines": rest[1:],
         "rows": rows,
         "downloads": files(shown, measured, experiment),
@@ -46,7 +47,19 @@ def section(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -
 def said(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -> list[str]:
     """The advice of an experiment as lines for a terminal; none without one. cells: as in `section`."""
     found = read_advice(paths, experiment)
-    return [] if found is None else lines(found, rates(cells[cells["experiment"] == experiment]))
+    if found is None:
+        return []
+    ours = cells[cells["experiment"] == experiment]
+    return [*lines(found, rates(ours)), *doubt(found, ours)]
+
+
+def doubt(found: dict, cells: pd.DataFrame) -> list[str]:
+    """Say so if the machine was too busy for the rates that the advice compares."""
+    compared = {found["of"], *(one["cell_id"] for one in found["candidates"] if one["chosen"])}
+    verdicts = cells.loc[cells["cell_id"].isin(compared), "against_ceiling"]
+    if verdicts.isin([BUSY, "disturbed"]).any():
+        return ["The machine was too busy to be sure of this: measure again on a quiet one."]
+    return []
 
 
 def rates(cells: pd.DataFrame) -> dict[str, float]:

@@ -72,6 +72,13 @@ def test_a_gain_within_its_interval_is_not_advised():
     assert lines(found)[1].startswith("Leave it as it is")
 
 
+def test_where_today_could_not_be_probed_nothing_is_left_as_it_is():
+    today = probe(status="failed")
+    found = advise([today], today["cell_id"], best=3)
+    assert found["compute_images_per_s"] is None
+    assert not any("Leave it" in line or "Do this" in line for line in lines(found))
+
+
 def test_a_cell_that_is_surely_slower_is_not_measured():
     today, slower = probe("overlap"), probe("dataloader_workers", input_s=0.004, cell={"workers": 1})
     found = advise([today, slower], today["cell_id"], best=3)

@@ -12,6 +12,7 @@ from advice_fixtures import probe
 
 from gpufeed.advice.ranking import advise
 from gpufeed.report import publish
+from gpufeed.report.sections import advice
 
 
 @pytest.fixture
@@ -33,12 +34,9 @@ def words(text):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
 
 
-def test_page_and_terminal_open_with_the_advice(results, capsys):
+def test_the_page_opens_with_the_advice(results):
     folder, info = results
     found = publish.report(folder, ["own"], info, folder / "report.html")
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("Loading takes 70 % of the time of your training.")
-    assert printed[1].endswith("measured 950, 3.17 times today's 300.")
     assert [part.kind for part in found.missing] == ["probes"] * 3
     page = (folder / "report.html").read_text()
     answer = (
@@ -67,3 +65,12 @@ def test_the_table_of_cells_has_predicted_rates(results):
     assert table.loc["dataloader_sync", "predicted_images_per_s_low"] == pytest.approx(1000 / 3)
     publish.tabulate(paths, folder / "cells.csv", folder / "batches.csv")
     assert "predicted_images_per_s" not in pd.read_csv(folder / "cells.csv")
+
+
+@pytest.mark.parametrize(("verdict", "told"), [("below", 0), ("machine too busy", 1), ("disturbed", 1)])
+def test_advice_of_a_busy_machine_says_so(results, verdict, told):
+    folder, _ = results
+    of = records.cell("dataloader_sync", "own").id
+    rows = {"cell_id": [of], "experiment": ["own"], "images_per_s": [300.0], "against_ceiling": [verdict]}
+    said = advice.said([folder / "advice/own.json"], "own", pd.DataFrame(rows))
+    assert sum("too busy to be sure" in line for line in said) == told

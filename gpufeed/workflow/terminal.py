@@ -129,6 +129,7 @@ class Terminal(logging.Handler):
         self.known = Known()
         self.jobs: dict[int, logging.LogRecord] = {}
         self.counts: Counter[str] = Counter()
+        self.done: Counter[tuple[str, ...]] = Counter()
         self.stages: set[tuple[str, ...]] = set()
         self.told: set[str] = set()
         self.cells: set[str] = set()
@@ -240,11 +241,18 @@ class Terminal(logging.Handler):
         self.expected_s += self.expected_of(job.output)
         found = [document for path in job.output if path.endswith(".json") and (document := read(path))]
         self.measured += job.rule_name == "measure_cell"
+        self.done[stage := STAGE_OF[job.rule_name]] += 1
         ended = next((one for one in found if one.get("status") in ENDED), None)
         if ended:
             self.failed += ended["status"] == "failed"
             return self.unmeasured(job, ended["status"], str(ended.get("sentence")))
-        if job.rule_name != "measure_cell" or self.is_quiet:
+        if job.rule_name != "measure_cell":
+            whole = sum(self.counts[rule] for rule in stage)
+            verb, noun = STAGES[stage]
+            if verb and whole > 1:
+                self.status(f"{verb} {noun}{'s' if noun else ''}: {self.done[stage]} of {whole} done")
+            return []
+        if self.is_quiet:
             return []
         rest = [one for one in self.known.ahead() if one.jobid != job.jobid]
         rate = next((one["throughput"].get("images_per_s") for one in found if one.get("throughput")), None)

@@ -226,6 +226,16 @@ def test_a_terminal_shows_the_repeat_at_work_in_colours_and_a_file_shows_neither
     assert "\033" not in plain.finish(1)
 
 
+def test_a_terminal_counts_the_checks_that_are_done_and_a_file_does_not(screen):
+    for ours in (screen(tty=True), screen()):
+        ours.send(event="run_info", stats={"gate": 3})
+        for number in (1, 2):
+            ours.send(**ours.job(number, rule="gate", status="done", sentence=None))
+        counts = [f"Checking the samples of loaders: {done} of 3 done\r" for done in (1, 2)]
+        for number, count in zip((1, 2), counts, strict=True):
+            assert (count in ours.finish(number)) == ours.terminal.on_terminal
+
+
 def test_a_label_names_what_varies():
     assert labels(CELLS) == {"a": "dataloader_workers, 2 workers", "b": "resident"}
     both = {"a": Cell("e", "d", "resident"), "b": Cell("e", "d", "resident", batch_size=64)}

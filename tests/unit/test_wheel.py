@@ -18,12 +18,12 @@ from wheel_fixtures import PARTS, WHEEL, copy_sources
 
 from gpufeed import __version__
 from gpufeed.__main__ import COMMANDS
+from gpufeed.core.packed_results import extract
 
 IGNORED = shutil.ignore_patterns("__pycache__", "*.so")
 SDIST = "from setuptools import build_meta; build_meta.build_sdist('out')"
 FETCH = """
 from gpufeed.core.errors import Skip
-from gpufeed.core.packed_results import extract
 from gpufeed.core.packed_results import extract
 from gpufeed.core.registry import KINDS, fetch
 for kind, entries in KINDS.items():

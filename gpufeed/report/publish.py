@@ -177,7 +177,7 @@ def write_pages(out: Path, html: str, planned: Iterable[str], alone: bool) -> No
 
     planned: file names of the pages that the config makes. All others, such as copies and published pages,
     are neither changed nor linked. A changed page keeps its time, for it is as old as its results.
-    alone: whether no other process writes here. Otherwise a newer page could be lost, so only `out` is written.
+    alone: whether no other process writes here. Otherwise only `out` is written, lest a newer page be lost.
     """
     pages = {path: text for name in planned if (text := _page_at(path := out.with_name(name)))}
     pages = dict(sorted((pages | {out: html}).items()))

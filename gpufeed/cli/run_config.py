@@ -21,7 +21,7 @@ from gpufeed.core.references import check, is_reference, short
 from gpufeed.core.registry import LOADERS, is_made
 
 EXPERIMENT, TODAY = "own", "dataloader"  # of config/own.yaml: what is measured, its block to improve on
-OF_THE_GPU = "of_the_gpu"  # its block that a quick run without a GPU has no use for
+OF_THE_GPU = "of_the_gpu"  # its block for GPUs: a quick run without one leaves it out
 HERE = "the command line"
 SHORT_SIDE = 256 / 224  # of evaluation images, to the size that is cut from their middle
 DECODER = "torchvision_cpu"  # of workers that have a choice

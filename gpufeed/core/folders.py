@@ -98,19 +98,20 @@ def check_apart(folder: Path, out: Path) -> None:
 def records_below(folder: str | Path) -> list[Path]:
     """Return the records below a folder, sorted: in its `records`, in any `records`, or in any folder.
 
-    Archives are unpacked first. A record's file name is the number of its repeat (see `repeats.number_of`).
-    Published results in a folder `reference` are left out. Raises GpufeedError if there is no record.
+    Archives of published results are unpacked first. A record's file name is the number of its repeat (see
+    `repeats.number_of`). Published results in a folder `reference` are left out. Raises GpufeedError if there
+    is no record, and as `unpacked` does.
     """
-    folder = unpacked(folder)
-    inner = folder / "records"
-    root = inner if inner.is_dir() else folder
+    place = unpacked(folder)
+    inner = place / "records"
+    root = inner if inner.is_dir() else place
     numbered = (path for path in root.rglob("*.json") if number_of(path.stem) is not None)
     found = sorted(path for path in numbered if "reference" not in path.relative_to(root).parts[:-1])
     # with several folders of results, decisions on repeats are numbered files too
     found = [path for path in found if "records" in path.relative_to(root).parts] or found
     if not found:
         raise GpufeedError(
-            f"no record below {folder}" if folder.is_dir() else f"no folder {folder}",
+            f"no record below {folder}" if place.is_dir() else f"no folder {folder}",
             "a folder of results, or of records, <experiment>/<cell>/<repeat>.json",
             "name a folder that a run has filled, such as results or results/reference/h200",
         )

@@ -11,7 +11,7 @@ from gpufeed.core.folders import records_below
 from gpufeed.report import comparable, significance
 from gpufeed.report.load_records import AXES, read_records, timed
 from gpufeed.report.wording import machine
-from gpufeed.system.statistics import FASTER, FEW, SAME, SLOWER, Ratio, difference
+from gpufeed.system.statistics import FASTER, FEW, SAME, SLOWER, UNLIKE, Ratio, difference
 
 MACHINE = ["hardware", "stack", "torch", "batch_size"]  # numbers of two of these never share a row
 # What a cell does, where its name, which covers its data and seed too, differs from that of the other side.
@@ -85,7 +85,7 @@ def matched_machines(
 
 # Beside the verdicts on a ratio. FAILED: side B has finished repeats and side A none, one of which failed.
 FAILED, REFUSED, UNMEASURED = "failed", "refused", "not measured"
-ORDER = (SLOWER, FAILED, REFUSED, FEW, SAME, FASTER, UNMEASURED)
+ORDER = (SLOWER, FAILED, REFUSED, FEW, UNLIKE, SAME, FASTER, UNMEASURED)
 RATE = ("images_per_s", "min", "max", "n")
 COLUMNS = [
     "verdict", "experiment", "cell_id", "machine", "ratio", "low", "high", "bounds", "apart", "paired", "n",
@@ -100,7 +100,7 @@ class Comparison:
     """What two sides say together.
 
     rows: COLUMNS, a row a cell and machine, in the order of ORDER, the smallest ratio first. `low` and `high`
-    are the 95 % interval, or the range below six repeats, as `bounds` says. `reason`: why a cell is refused,
+    are the 95 % interval, or without one the range, as `bounds` says. `reason`: why a cell is refused,
     was forced, or has no ratio.
     only: side -> cells that only it has, on a machine or at all; absent: those of B alone, at all.
     damaged: side -> files that are no records, each with the reason. machines: side -> where.

@@ -7,12 +7,16 @@ import pandas as pd
 
 from gpufeed.report.comparison import BETWEEN, ORDER, REFUSED, Comparison
 from gpufeed.report.wording import count, listing, plural
-from gpufeed.system.statistics import ENOUGH_FOR_INTERVAL, FEW, MATTERS
+from gpufeed.system.statistics import ENOUGH_FOR_INTERVAL, FEW, MATTERS, UNLIKE
 
 HEADINGS = ("verdict", "A / B", "95 % interval", "A images/s", "B images/s", "n", "cell")
 RIGHT = (1, 3, 4)  # columns of numbers
 FORCED = "FORCED: some of these cells may not be compared; the reasons stand below"
 MOST_NAMED = 10  # cells of one side
+WITHOUT = {  # verdict without an interval -> which repeats have none, and what to do
+    FEW: f"with too few repeats: measure {ENOUGH_FOR_INTERVAL} of each to know",
+    UNLIKE: "whose repeats differ in number and spread: measure as many of both to know",
+}
 
 
 def text(found: Comparison) -> str:
@@ -37,7 +41,8 @@ def heading(found: Comparison) -> str:
     ]
     lines.append(
         f"A / B: images/s of A over those of B; faster or slower where the whole 95 % interval lies beyond "
-        f"{MATTERS} or 1 / {MATTERS}, which takes {ENOUGH_FOR_INTERVAL} repeats of each"
+        f"{MATTERS} or 1 / {MATTERS}, which takes {ENOUGH_FOR_INTERVAL} repeats of each, "
+        "and as many of both where their spread differs"
     )
     return "\n".join([*([FORCED] if found.forced else []), *lines])
 
@@ -49,7 +54,7 @@ def cells(found: Comparison) -> list[tuple[str, ...]]:
 
 def _cell(row: pd.Series) -> tuple[str, ...]:
     verdict = row["verdict"] + (" (forced)" if row["forced"] else "")
-    verdict += ", ranges apart" if row["verdict"] == FEW and row["apart"] else ""
+    verdict += ", ranges apart" if row["verdict"] in WITHOUT and row["apart"] else ""
     bounds = ""
     if not pd.isna(row["ratio"]):
         bounds = f"{row['low']:.3f} to {row['high']:.3f}" + (" (range)" if row["bounds"] == "range" else "")
@@ -150,8 +155,9 @@ def conclusion(found: Comparison) -> str:
     said = [f"Of {plural(len(found.rows), 'cell')}: {', '.join(counts)}."]
     if not found.judged:
         said.append("No cell could be judged, so that this shows no regression and rules none out.")
-    if apart := int((found.rows["apart"].astype(bool) & (found.rows["verdict"] == FEW)).sum()):
-        said.append(f"Ranges are apart in {apart} with too few repeats: measure six repeats to know.")
+    for verdict, advice in WITHOUT.items():
+        if apart := int((found.rows["apart"].astype(bool) & (found.rows["verdict"] == verdict)).sum()):
+            said.append(f"Ranges are apart in {apart} {advice}.")
     if intervals := len(found.intervals):
         said.append(
             f"The 95 % interval holds 1 and is narrower than +-5 % in {found.repeated} of {intervals}."

@@ -18,10 +18,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpufeed.report import style, tables, verdicts, wording
 
-MOST_BARS, MOST_ROWS = (
-    16,
-    40,
-)  # of a panel: of more the fastest of each kind, and of more of these the fastest
+MOST_BARS = 16  # of a panel with every cell; one of more cells has the fastest of each kind
+MOST_ROWS = 40  # of bars then, the fastest, and of panels
 PANEL_IN = 0.95  # height of a panel's title, axis and legend
 WHISKERS = {"fmt": "none", "ecolor": "black", "capsize": 4, "lw": 1.4, "zorder": 3}  # of bars
 CEILING_RANGE = {"color": style.VERMILION, "alpha": 0.25, "lw": 0, "zorder": 1}

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from gpufeed.core import record
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import write_whole
+from gpufeed.core.file_writes import whole, write_whole
 from gpufeed.report import (
     comparison,
     comparison_text,
@@ -44,6 +44,7 @@ logger = logging.getLogger("gpufeed")
 Paths = Iterable[str | Path]
 SHOWN = 3  # files that a message names
 OTHERS = re.compile(r"<!-- pages -->(?:<nav.*?</nav>)?", re.DOTALL)  # where a page links to the others
+TITLE = re.compile("<title>(.*?) · ")
 
 
 def write(made: Iterable[pd.DataFrame | Figure], outs: Paths) -> None:
@@ -143,41 +144,62 @@ def report(
         found = reference if reference.measured else found
     folder = Path(out_html).parent
     html = page.page(found, plan_info, folder)
-    with alone_in(folder):
-        write_whole(out_html, html)
-        link_pages(folder)
+    with alone_in(folder) as alone:
+        write_pages(Path(out_html), html, ["report.html", *(f"report-{name}.html" for name in plans)], alone)
     records_n, said = len(found.paths), find_results.told(found.missing)
     logger.info("wrote %s from %d records; missing: %s", out_html, records_n, said)
     return found
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes pages into a folder, where its filesystem has locks."""
+def alone_in(folder: Path) -> Iterator[bool]:
+    """Wait until no other process writes pages into a folder; yield False if its filesystem has no locks."""
     folder.mkdir(parents=True, exist_ok=True)
     number = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):
+        try:
             fcntl.flock(number, fcntl.LOCK_EX)
-        yield
+        except OSError:
+            yield False
+        else:
+            yield True
     finally:
         os.close(number)
 
 
-def link_pages(folder: Path) -> None:
-    """Let each page of a folder of results lead to its others; published ones have their own links."""
-    found = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("report*.html"))}
-    pages = {path: html for path, html in found.items() if OTHERS.search(html)}
-    titles = {path: re.search("<title>(.*?) · ", html)[1] for path, html in pages.items()}
-    for path, html in pages.items():
+def write_pages(out: Path, html: str, planned: Iterable[str], alone: bool) -> None:
+    """Write a page and let it and the other pages of its folder lead to each other.
+
+    planned: file names of the pages that the config makes. All others, such as copies and published pages,
+    are neither changed nor linked. A changed page keeps its time, for it is as old as its results.
+    alone: whether no other process writes here. Otherwise only `out` is written, lest a newer page be lost.
+    """
+    pages = {path: text for name in planned if (text := _page_at(path := out.with_name(name)))}
+    pages = dict(sorted((pages | {out: html}).items()))
+    titles = {path: TITLE.search(text)[1] for path, text in pages.items()}
+    for path, text in pages.items():
         links = [
             f'<li><a href="{other.name}">{title}</a></li>' for other, title in titles.items() if other != path
         ]
         head = '<nav aria-label="Other pages"><details><summary>Other pages of these results</summary><ul>'
         nav = "".join([head, *links, "</ul></details></nav>"]) if links else ""
-        linked = OTHERS.sub(lambda _, nav=nav: f"<!-- pages -->{nav}", html, count=1)
-        if linked != html:
+        linked = OTHERS.sub(lambda _, nav=nav: f"<!-- pages -->{nav}", text, count=1)
+        if path == out:
             write_whole(path, linked)
+        elif alone and linked != text:
+            times = path.stat()
+            with whole(path) as partial:
+                partial.write_text(linked, encoding="utf-8")
+                os.utime(partial, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def _page_at(path: Path) -> str | None:
+    """Return a page that can be linked; None for a file that is gone, unreadable or no page of ours."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if OTHERS.search(text) and TITLE.search(text) else None
 
 
 def say_missing(found: find_results.Found, plan_info: Mapping) -> str:

@@ -134,7 +134,7 @@ class Standing:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The 95 % interval of the ratio of images/s; below six repeats its range."""
+        """The 95 % interval of the ratio of images/s; without one its range."""
         return self.ratio.interval or self.ratio.range
 
     @property

@@ -285,8 +285,8 @@ def _ceiling(replays: pd.DataFrame) -> dict:
 def against_ceiling(row: pd.Series, ceiling: Mapping) -> str:
     """How a pipeline with a finished repeat stands to its ceiling; empty without a finished repeat.
 
-    By the 95 % interval of their ratio, or below six repeats by their ranges (see `standing`): `below` if all
-    of it is below 1. `above`, by FEW_PERCENT at most, and `disturbed`, by more, if all of it is above 1, and
+    By the 95 % interval of their ratio, or without one by their ranges (see `standing`): `below` if all of it
+    is below 1. `above`, by FEW_PERCENT at most, and `disturbed`, by more, if all of it is above 1, and
     both have two repeats or more. `replay` does the same work without any input, so that in a sound run no
     pipeline is above. `disturbed` also if the medians say more than FAR above, however few repeats there are.
     BUSY: the bounds are more than WIDE apart, so that a 1 among them says nothing. `not distinguishable`:

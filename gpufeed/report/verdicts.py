@@ -368,8 +368,9 @@ def _rivals(ours: pd.DataFrame) -> str:
         rest = few.get(len(others), f"all {len(others)} other pipelines")
         if all(one.how == FASTER for one in found):
             whose = "the ratio" if len(others) == 1 else "each ratio"
-            least = min(one.ratio.n for one in found)
-            pairs = f"n = {least} or more" + " pairs" * all(one.ratio.paired for one in found)
+            least, most = (end(one.ratio.n for one in found) for end in (min, max))
+            pairs = f"n = {least}" + f" to {most}" * (most > least)
+            pairs += " pairs" * all(one.ratio.paired for one in found)
             many = f"{len(found)} comparisons, not corrected for their number, " * (len(found) > 1)
             above = f"the 95 % interval of {whose} lies above {MATTERS}"
             return f"It is faster than {rest}: {above} ({many}{pairs})."

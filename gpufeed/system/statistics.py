@@ -27,6 +27,7 @@ WIDE = 1.5
 UNEQUAL = 2.0
 BUSY = "machine too busy"
 FASTER, SLOWER, SAME, FEW = "faster", "slower", "no difference shown", "too few repeats"
+UNLIKE = "number and spread of repeats differ"  # both have enough, but no interval (UNEQUAL)
 FEWEST_POINTS = 3  # of a slope: two points always have one
 MOST_POINTS = 400  # with 80,000 pairs; of more points, evenly spaced ones are used
 NOTHING = (math.nan, (math.nan, math.nan), None)
@@ -119,9 +120,9 @@ class Ratio:
 
 
 def difference(ratio: Ratio) -> str:
-    """Return FASTER or SLOWER if the 95 % interval lies beyond MATTERS, else SAME; FEW without one."""
+    """Return FASTER or SLOWER if the 95 % interval lies beyond MATTERS, else SAME; FEW or UNLIKE if none."""
     if ratio.log_interval is None:
-        return FEW
+        return FEW if ratio.n < ENOUGH_FOR_INTERVAL else UNLIKE
     low, high = ratio.log_interval
     if low > math.log(MATTERS):
         return FASTER

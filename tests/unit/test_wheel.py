@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from functools import partial
 from importlib.metadata import version
 
@@ -19,11 +18,13 @@ from wheel_fixtures import PARTS, WHEEL, copy_sources
 
 from gpufeed import __version__
 from gpufeed.__main__ import COMMANDS
+from gpufeed.core.packed_results import extract
 
 IGNORED = shutil.ignore_patterns("__pycache__", "*.so")
 SDIST = "from setuptools import build_meta; build_meta.build_sdist('out')"
 FETCH = """
 from gpufeed.core.errors import Skip
+from gpufeed.core.packed_results import extract
 from gpufeed.core.registry import KINDS, fetch
 for kind, entries in KINDS.items():
     for name in entries:
@@ -95,8 +96,7 @@ def test_what_pip_installs_from_the_source_archive_measures_and_trains_in_an_emp
     sources.mkdir()
     empty.mkdir()
     copy_sources(sources)
-    with tarfile.open(build(sources, SDIST)) as archive:
-        archive.extractall(tmp_path / "sdist", filter="data")
+    extract(build(sources, SDIST), tmp_path / "sdist")
     (unpacked,) = (tmp_path / "sdist").iterdir()
     wheel = build(unpacked, WHEEL, "isolated")  # without torch, and so without the library
     assert wheel.name.endswith("-none-any.whl")

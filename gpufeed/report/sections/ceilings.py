@@ -220,7 +220,7 @@ LOOKS = {
     "other wait": (style.SKY, "\\\\", "wait, not told apart"),
     "growth": (style.GREEN, "++", "steps slower beside the loader"),
 }
-NOTHING = "Nothing to draw: how far from the limit was measured of no cell."
+NOTHING = "Nothing to draw: no cell has been compared with the limit."
 EPOCHS_CAPTION = (
     "Where a steady epoch of each pipeline goes, end to end. Compute is what remains where one batch on the "
     "device is trained on again and again; the rest is what the input costs: the wait, by what difference "

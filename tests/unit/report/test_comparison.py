@@ -234,6 +234,18 @@ def test_clocks_of_the_training_speak_before_one_reading_at_its_end(run):
     assert "other SM clock: 1500 MHz in A, 1980 MHz in B" in run(clocked(1500, 1980), clocked(1980, 1980))[1]
 
 
+def test_sides_that_differ_in_number_and_spread_are_told_to_measure_as_many_of_both(run):
+    wide = (100.0, 120.0, 80.0, 110.0, 90.0, 105.0)
+    seven = made(speeds=(*faster(0.5), 50.0))
+    code, said, rows = run(seven, made(speeds=wide))
+    assert (code, rows["verdict"].tolist()) == (REFUSED, ["number and spread of repeats differ"])
+    assert rows[["bounds", "apart", "a_n", "b_n"]].values.tolist() == [["range", True, 7, 6]]
+    assert "too few" not in said
+    assert "measure as many of both" in said
+    code, _, rows = run(seven, made(speeds=(*wide, 95.0)))
+    assert (code, rows["verdict"].tolist()) == (REGRESSED, ["slower"])
+
+
 def test_repeats_that_failed_beside_finished_ones_are_told(run):
     broken = unfinished(cell("resident"), "failed", "Found a; expected b", repeat=6)
     code, said, rows = run([*made(), broken], made())

@@ -1,3 +1,5 @@
+import errno
+import os
 import re
 from dataclasses import replace
 from html import unescape
@@ -129,6 +131,62 @@ def test_the_pages_of_a_folder_lead_to_each_other(tmp_path):
         assert links == expected
     publish.report(tmp_path, ["one"], plan, tmp_path / "elsewhere" / "report.html")
     assert "Other pages" not in (tmp_path / "elsewhere" / "report.html").read_text(encoding="utf-8")
+
+
+def links_of(path):
+    return re.findall('<a href="(report.*?)">', path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def two_pages(tmp_path):
+    """(folder, plan, page): the page of one experiment, and what writes that of the other."""
+    ids = {name: [made.cell("overlap", name).id] for name in ("one", "two")}
+    for name in ids:
+        made.write_speeds(tmp_path, made.cell("overlap", name), [100])
+    plan = made.plan_info(ids, repeats=1)
+    publish.report(tmp_path, ["one"], plan, tmp_path / "report-one.html")
+    return tmp_path, plan, tmp_path / "report-one.html"
+
+
+def test_a_page_that_gets_a_link_stays_as_old_as_its_results(two_pages):
+    folder, plan, page = two_pages
+    os.utime(page, ns=(10**18, 10**18 + 7))
+    publish.report(folder, ["two"], plan, folder / "report-two.html")
+    assert links_of(page) == ["report-two.html"]
+    assert page.stat().st_mtime_ns == 10**18 + 7
+
+
+def test_only_pages_of_the_plan_are_linked_and_changed(two_pages):
+    folder, plan, page = two_pages
+    html = page.read_bytes()
+    others = {
+        "report-before.html": html,  # a copy by hand, or of an experiment that is gone
+        "report.html": html.replace(b"\xc2\xb7", b"\xb7"),  # not UTF-8
+        "report-two.html": b"<!-- pages --> without a title",
+    }
+    for name, body in others.items():
+        (folder / name).write_bytes(body)
+    publish.report(folder, ["one"], plan, page)
+    assert links_of(page) == []
+    publish.report(folder, ["two"], plan, folder / "report-two.html")
+    assert links_of(page) == ["report-two.html"]
+    assert links_of(folder / "report-two.html") == ["report-one.html"]
+    assert {name: (folder / name).read_bytes() for name in others if name != "report-two.html"} == {
+        name: body for name, body in others.items() if name != "report-two.html"
+    }
+
+
+def test_without_locks_no_page_but_its_own_is_written(two_pages, monkeypatch):
+    folder, plan, page = two_pages
+    before = page.read_bytes()
+
+    def flock(number, kind):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    publish.report(folder, ["two"], plan, folder / "report-two.html")
+    assert links_of(folder / "report-two.html") == ["report-one.html"]
+    assert page.read_bytes() == before
 
 
 def test_a_page_opens_with_its_answer(report):

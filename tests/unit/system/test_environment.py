@@ -2,7 +2,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +15,7 @@ from gpufeed.cluster.bundle.code import pack
 from gpufeed.core import retry_policy
 from gpufeed.core.config_schema import SCHEMAS
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.packed_results import extract
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.system import devices
 from gpufeed.system import environment as env
@@ -188,8 +188,7 @@ def repository(tmp_path):
 def carried(root, archive):
     """The folder that the archive of a checkout unpacks to, elsewhere and without .git."""
     pack(root, archive)
-    with tarfile.open(archive) as packed:
-        packed.extractall(archive.parent / "node", filter="data")
+    extract(archive, archive.parent / "node")
     return archive.parent / "node/gpufeed"
 
 

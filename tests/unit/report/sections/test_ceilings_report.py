@@ -128,7 +128,7 @@ def test_the_page_has_the_part_and_what_is_missing(tmp_path):
     assert "first epoch 5.26 s, steady epochs 2.63 s" in part
     assert "damaged broken:" in part
     assert f"skipped {paths[2].stem}: There is no GPU." in part
-    assert "How far from the limit 1 more of its cells" in part
+    assert "1 more of its cells has not been compared" in part
     assert "1 measurement of limits" in publish.say_missing(told, info)
 
 

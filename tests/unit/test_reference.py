@@ -2,6 +2,8 @@
 
 import json
 import re
+import signal
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -37,7 +39,7 @@ def claims():
 
 def test_no_block_is_listed_twice_and_each_lasts_ten_minutes_at_most(blocks):
     documents = Counter(path for block in blocks for path in block.documents)
-    assert max(documents.values()) <= 2  # a cell may belong to two comparisons
+    assert set(documents.values()) == {1}  # else a later block takes the place of a part of another
     assert all(0 < block.minutes <= 10 for block in blocks)
     assert {path.partition("/")[0] for path in documents} == {
         RESULT_KINDS[kind].folder
@@ -72,8 +74,18 @@ def test_the_stated_minutes_of_the_run_are_their_sum(blocks):
     assert f"# About {sum(block.minutes for block in blocks):.0f} minutes" in text
 
 
-def block(name, minutes, *verdicts):
-    return measure.Block(name, minutes, (f"records/e/{name}/0.json",), verdicts)
+def block(name, minutes, *verdicts, models=()):
+    return measure.Block(name, minutes, (f"records/e/{name}/0.json",), verdicts, models)
+
+
+def test_the_models_of_an_inference_are_made_before_and_no_block_is_shorter_than_it_was(blocks):
+    ours = [block for block in blocks if block.documents[0].startswith("inference/")]
+    assert len(ours) == 3
+    for block in ours:
+        (model,) = block.models
+        assert model.split("/")[2] == Path(block.documents[0]).stem
+        assert measure.seconds_of(block.documents[0]) <= 60 * block.minutes
+    assert not any(block.models for block in blocks if block not in ours)
 
 
 def test_the_most_important_blocks_that_fit_are_chosen_verdicts_included(monkeypatch):
@@ -85,6 +97,7 @@ def test_the_most_important_blocks_that_fit_are_chosen_verdicts_included(monkeyp
     assert measure.fitting(several, 10, 1, set()) == [short]  # two minutes for the verdict
     assert measure.fitting(several, 10, 1, {"gate/a.json"}) == [first]
     assert measure.fitting(several, 10, 2, set()) == [first, long]  # a minute on each of two GPUs
+    assert measure.fitting([block("model", 9, models=("models/a.json",))], 10, 1, set()) == []
 
 
 def test_blocks_are_done_whole_and_at_this_commit_alone(tmp_path):
@@ -105,12 +118,37 @@ def test_blocks_are_done_whole_and_at_this_commit_alone(tmp_path):
     for changed in ({"commit": "f" * 40}, {"dirty": True}, {"dirty": None}):
         write(other, **changed)
         assert measure.to_do(both, [tmp_path], COMMIT) == both
-    for status in ("done", "skipped", "failed"):  # which says why, and fails again at this commit
+    for status in ("done", "failed"):  # which says why, and fails again at this commit
         write(other, status=status)
         assert measure.to_do(both, [tmp_path], COMMIT) == both[1:]
+    write(other, status="skipped")  # by that machine; another may have what it lacked
+    assert measure.to_do(both, [tmp_path], COMMIT) == both[::-1]
     config["reference"][0]["blocks"] = ["nowhere"]
     with pytest.raises(GpufeedError, match="nowhere"):
         measure.listed(config)
+
+
+def test_what_a_block_skipped_is_told_and_kept(tmp_path, capsys):
+    one = block("one", 1)
+    path = tmp_path / "gpu0/results" / one.documents[0]
+    place = measure.Place(tmp_path, "gpu0", "", [0], [], tmp_path)
+    assert not measure.kept(place, one)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"status": "skipped", "sentence": "torchcodec is not here"}))
+    assert measure.kept(place, one)
+    assert "skipped: records/e/one/0.json: torchcodec is not here" in capsys.readouterr().out
+    assert (tmp_path / "results" / one.documents[0]).exists()
+
+
+def test_what_does_not_end_when_it_is_stopped_is_ended(monkeypatch):
+    monkeypatch.setattr(measure, "PATIENCE_S", 0.2)
+    deaf = ["bash", "-c", "trap '' INT; echo; sleep 300"]
+    process = subprocess.Popen(deaf, stdout=subprocess.PIPE, start_new_session=True)
+    process.stdout.readline()
+    measure.interrupt(process)
+    assert process.wait(30) == -signal.SIGKILL
+    assert process.stdout.read() == b""  # its child has ended, too
+    measure.interrupt(process)
 
 
 def test_an_archive_has_the_same_bytes_whenever_it_is_made_and_gives_its_files_back(tmp_path):

@@ -175,26 +175,55 @@ def bodies_of(tmp_path, bodies):
     return [tmp_path / "a/node" / place for place in sorted(bodies)]
 
 
-def test_a_run_replaces_its_experiments_and_leaves_the_others(tmp_path):
-    def write(place):
+@pytest.fixture
+def write(tmp_path):
+    def write(place, commit="a"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place).write_text("{}")
+        (tmp_path / place).write_text(json.dumps({"environment": {"commit": commit}}))
 
+    return write
+
+
+def added(folder) -> dict[str, list[str]]:
+    """Archive -> the documents that are in it after `done` was added to `node`."""
+    publish.add(folder / "node", folder / "done")
+    found = publish.archives(folder / "node").items()
+    return {name: [str(path.relative_to(folder / "node")) for path in paths] for name, paths in found}
+
+
+def test_a_run_replaces_its_experiments_and_leaves_the_others(tmp_path, write, capsys):
     for place in ("records/a/old/0.json", "records/b/one/0.json", "gate/d/l/1.json", "kernels/a.json"):
         write(f"node/{place}")
     for place in ("records/a/new/0.json", "records/a/new/0.attempt", "gate/d/l/2.json", "logs/x.log"):
-        write(f"done/{place}")
-    publish.add(tmp_path / "node", tmp_path / "done")
-    found = {
-        name: [str(path.relative_to(tmp_path / "node")) for path in paths]
-        for name, paths in publish.archives(tmp_path / "node").items()
-    }
-    assert found == {
+        write(f"done/{place}", "b")
+    assert added(tmp_path) == {
         "a": ["kernels/a.json", "records/a/new/0.json"],
         "b": ["records/b/one/0.json"],
         "gate": ["gate/d/l/1.json", "gate/d/l/2.json"],
     }
     assert not (tmp_path / "node/logs").exists()
+    assert capsys.readouterr().out == "node: records/a: 1 documents go, 1 come\n"
+
+
+def test_repeats_of_one_commit_join_those_that_are_there(tmp_path, write, capsys):
+    for number in (0, 1):
+        write(f"node/records/a/one/{number}.json")
+        write(f"done/records/a/one/{number + 1}.json")
+    assert added(tmp_path) == {"a": [f"records/a/one/{number}.json" for number in range(3)]}
+    assert capsys.readouterr().out == "node: records/a: 1 documents go, 2 come\n"
+
+
+def test_a_node_that_is_added_twice_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["publish.py", "--add", "h200=a", "--add", "h200=b"])
+    with pytest.raises(SystemExit):
+        publish.main()
+    assert "found h200 and h200; expected each node once" in capsys.readouterr().err
+
+
+def test_pages_name_documents_and_archives_that_are_published():
+    for path in (REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")):
+        for named in re.findall(r"results/reference/h[\w./-]*\w", path.read_text()):
+            assert (REPOSITORY / named).exists(), (path.name, named)
 
 
 def test_a_compact_table_of_steps_has_the_same_values_and_is_written_once(tmp_path):
@@ -263,7 +292,7 @@ def test_pages_have_the_numbers_of_the_records_and_a_wrong_digit_is_found(page, 
             assert headline.rendered(page, planted, claims) == text != planted, (text[start:end], claim.text)
 
 
-@pytest.mark.parametrize("page", [headline.README, headline.RESULTS])
+@pytest.mark.parametrize("page", [headline.README, headline.RESULTS, headline.DALI, headline.MEMORY])
 def test_no_share_and_no_factor_of_a_page_is_without_a_claim(page, claims):
     text = (REPOSITORY / page).read_text()
     assert headline.uncovered(page, text, claims) == []
@@ -280,6 +309,17 @@ def test_only_six_repeats_are_called_faster_or_slower(page, claims):
             compared = [number for claim in inside for number in claim.numbers]
             assert compared, said[0]
             assert all(number.n >= 6 for number in compared), said[0]
+
+
+@pytest.mark.parametrize(("column", "value"), [("n_repeats", 2), ("precision", "fp16"), ("batch_size", 128)])
+def test_other_settings_than_the_texts_have_are_found(column, value):
+    class Changed(headline.Published):
+        def _cells(self, experiment, node):
+            cells = super()._cells(experiment, node)
+            return cells.assign(**{column: cells[column].where(cells["loader"] != "host_cache", value)})
+
+    with pytest.raises(ValueError, match="change the sentence"):
+        list(headline.shares_by_loader(Changed(published_results())))
 
 
 def test_a_sentence_that_a_page_no_longer_has_is_named(claims):

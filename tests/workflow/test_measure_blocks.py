@@ -124,6 +124,21 @@ def test_two_places_share_blocks_and_verdicts(checkout, tmp_path):
 
 
 @pytest.mark.slow
+def test_models_are_made_before_the_block_that_measures_them(checkout, tmp_path):
+    few = {"backends": ["eager"], "precisions": ["fp32"], "batch_sizes": [4], "calls": 4, "rounds": 2}
+    asked = {"blocks": ["loaders"], **few, "seconds": 0.001, "calibration": {"images": 20}}
+    tiny = {**TINY["experiments"]["tiny"], "inference": asked}
+    part = {"experiment": "tiny", "results": "inferences", "only": {"loader": "resident"}}
+    config = {**RUN, "experiments": {"tiny": tiny}, "reference": [{**part, "n": 1, "minutes": 2}]}
+    done = measured(checkout, tmp_path / "work", config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [line.split(":")[1].strip() for line in done.stdout.splitlines() if line.startswith("gpu0: ")]
+    assert told[:3] == ["data", "verdicts", "models"]
+    assert len(list((tmp_path / "work/results/inference/tiny").glob("*.json"))) == 1
+    assert not (tmp_path / "work/results/models").exists()
+
+
+@pytest.mark.slow
 def test_who_stops_it_keeps_whole_blocks_and_nothing_goes_on(checkout, tmp_path):
     part = {"experiment": "tiny", "n": 1, "minutes": 2}
     asked = [{**part, "only": {"loader": loader}} for loader in ("resident", "dataloader_sync")]

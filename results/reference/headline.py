@@ -1,4 +1,4 @@
-"""Every number with which README and docs/results.md compare: where it stands, and the records that give it.
+"""Every number with which README, results and two guides compare: where it stands, and what gives it.
 
 A claim is a text of a page with N at each number. `publish.py` writes the numbers into the pages, and all of
 them with n, range, card, commit and records into headline.json; a test compares both with the records.

@@ -1,4 +1,4 @@
-"""Every number with which README and docs/results.md compare: where it stands, and the records that give it.
+"""Every number with which README, results and two guides compare: where it stands, and what gives it.
 
 A claim is a text of a page with N at each number. `publish.py` writes the numbers into the pages, and all of
 them with n, range, card, commit and records into headline.json; a test compares both with the records.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,21 @@ import pandas as pd
 from gpufeed.report import load_records, tables
 from gpufeed.report.sections import crossover, decoding_tables
 from gpufeed.report.significance import standing
-from gpufeed.system.statistics import ENOUGH_FOR_INTERVAL
+from gpufeed.system.statistics import ENOUGH_FOR_INTERVAL, SAME
 
 ROOT = Path(__file__).resolve().parents[2]
 README, RESULTS = "README.md", "docs/results.md"
 DALI, MEMORY = "docs/guide/dali.md", "docs/guide/memory.md"
 NODES = {"H100": "h100", "H200": "h200"}
 SHARE = "N % (N to N)"
+PHOTOGRAPHS = {  # what the texts say of every share of theirs
+    "dataset": "imagenet_800",
+    "recipe": "random_resized_crop",
+    "batch_size": 256,
+    "precision": "bf16",
+    "compile": True,
+    "cuda_graphs": True,
+}
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,11 @@ class Published:
     ) -> Number:
         """Return a number. values: itself and its range. sides: the cells, or the documents, that give it."""
         paths = [path for side in sides for path in self.paths(side)]
-        made_by = [json.loads(path.read_text())["environment"] for path in paths]
+        documents = [json.loads(path.read_text()) for path in paths]
+        made_by = [document["environment"] for document in documents]
+        hosts = [document.get("telemetry", {}).get("host", {}) for document in documents]
+        if {host.get("page_cache_share", 1) for host in hosts} - {1, None}:
+            raise ValueError(f"files of {what} were not in the page cache: change the sentence")
         value, low, high = values
         return Number(
             what,
@@ -148,6 +160,8 @@ class Published:
         cell = the(
             found[load.isna() if engines is None else load == engines], loader=loader, cores_asked=cores
         )
+        for row, (name, value) in product((cell, limit), PHOTOGRAPHS.items()):
+            same(f"{name} of photographs", [row[name], value])
         said = f"share of the limit, {model}, {loader}, {cores} cores, in percent"
         return self.number(said, in_percent(cell, limit), cell, limit)
 
@@ -167,6 +181,14 @@ def the(rows: pd.DataFrame, **axes: Any) -> pd.Series:
     if len(rows) != 1:
         raise ValueError(f"found {len(rows)} cells with {axes}; expected one")
     return rows.iloc[0]
+
+
+def same(what: str, values: Iterable[Any]) -> Any:
+    """Return the one value that all have."""
+    found = set(values)
+    if len(found) != 1:
+        raise ValueError(f"found {sorted(found, key=str)}; expected one {what}: change the sentence")
+    return found.pop()
 
 
 def in_percent(cell: pd.Series, limit: pd.Series) -> list[int]:
@@ -211,13 +233,23 @@ ROWS = {  # page -> loader, number of cores and card of each row of its table of
 
 def shares_by_loader(of: Published) -> Iterable[Claim]:
     for page, rows in ROWS.items():
+        repeats = []
         for loader, cores, card in rows:
             numbers = [of.share(card, loader, count) for count in cores]
+            repeats += [number.n for number in numbers]
             limits = of.photographs("resnet18", card).query("loader == 'replay'")["cores_asked"]
             stars = [" *" * (count not in set(limits)) for count in cores]  # of the limit with 16 cores
             columns = "".join(f"{SHARE}{star} | " for star in stars) + "| " * (len(cores) < 2)
             text = f"| `{loader}`... | {columns}{card}"
             yield Claim(page, text, [n for number in numbers for n in number.shown], numbers)
+        yield Claim(page, CAPTIONS[page], [same(f"n of the rows of {page}", repeats)])
+
+
+CAPTIONS = {  # page -> where n of its table is
+    README: "medians and ranges, n = N.",
+    DALI: "medians and ranges, n = N:",
+    MEMORY: "as on [DALI or not](dali.md), n = N.",
+}
 
 
 def photographs(of: Published) -> Iterable[Claim]:
@@ -232,6 +264,11 @@ def photographs(of: Published) -> Iterable[Claim]:
     yield Claim(DALI, said, [*pair[1].shown, 16, pair[1].n], pair[1:])
     without = of.share("H100", "dali_gpu", 16, engines=0)
     yield Claim(DALI, f"Without them `dali_gpu` keeps {SHARE} on that H100", without.shown, [without])
+    bars = of.photographs("resnet18", "H100").query("cores_asked == 16 and hw_decoder_load.isna()")
+    repeats = int(same("n of the figure of photographs", bars["n_repeats"]))
+    for page, card in ((README, "on one H100"), (RESULTS, "one H100")):
+        said = f"batch N, bf16, compiled, CUDA graphs, {card} with N cores, n = N."
+        yield Claim(page, said, [PHOTOGRAPHS["batch_size"], 16, repeats])
     own = of.share("H200", "cuda_jpeg", 16)
     h100 = of.photographs("resnet18", "H100")
     kept = {"resident", "host_cache", "replay"}  # decoded once; the rest decode in every epoch
@@ -264,15 +301,15 @@ def photographs(of: Published) -> Iterable[Claim]:
         for cell in limits
     )
     apart = round(100 * abs(limits[1]["images_per_s"] / limits[0]["images_per_s"] - 1), 1)
-    yield Claim(
-        README,
-        "the limits with 2 and 16 cores differ by N % (N and N images/s)",
-        [apart, two.value, whole.value],
-        [two, whole],
-    )
+    said = "the limits with 2 and 16 cores differ by N % (N and N images/s)"
+    for page in ROWS:
+        yield Claim(page, said, [apart, two.value, whole.value], [two, whole])
 
 
-FED = {"resident": 0, "resident_jpeg": 0, "ffcv": 16, "strips": 0, "dataloader_workers": 16}
+FED = {
+    **{"resident": 0, "resident_jpeg": 0, "ffcv": 16, "strips": 0, "dataloader_workers": 16},
+    **{"dali_cpu": 0, "dali_gpu": 0},
+}
 
 
 def small_images(of: Published) -> Iterable[Claim]:
@@ -298,12 +335,29 @@ def small_images(of: Published) -> Iterable[Claim]:
         "decoded or as JPEGs, "
         f"N % with FFCV, N % with strips of JPEGs, and {SHARE} with N DataLoader workers",
         [
-            *(256, found["resident"].n),
+            *(256, same("n of small images", (number.n for number in found.values()))),
             *(found[name].value for name in ("resident", "ffcv", "strips")),
             *found["dataloader_workers"].shown,
             16,
         ],
-        list(found.values()),
+        [number for name, number in found.items() if not name.startswith("dali")],
+    )
+    by_dali = [found["dali_cpu"], found["dali_gpu"]]
+    yield Claim(
+        DALI,
+        f"at 64 x 64, `dali_cpu` kept {SHARE} of the limit and `dali_gpu` {SHARE} (n = N, one H200,",
+        [*(n for number in by_dali for n in number.shown), by_dali[0].n],
+        by_dali,
+    )
+    fastest = cells[cells["cuda_graphs"]].sort_values("images_per_s", ascending=False)
+    names = list(fastest["loader"])
+    between = fastest.iloc[names.index("resident") : names.index("dali_cpu") + 1]
+    if any(standing(*rows).how != SAME for rows in pairwise(row for _, row in between.iterrows())):
+        raise ValueError("neighbours from resident to dali_cpu are distinguished: change the sentence")
+    yield Claim(
+        RESULTS,
+        "With n = N, neighbours from `resident` to `dali_cpu` are not distinguished",
+        [int(same("n from resident to dali_cpu", between["n_repeats"]))],
     )
     ranges = [found[name] for name in ("resident", "resident_jpeg", "ffcv", "strips")]
     names = ("decoded", "as JPEGs", "FFCV", "strips")
@@ -342,7 +396,9 @@ def decoders(of: Published) -> Iterable[Claim]:
     numbers, said = {}, {}
     for card, node in {"H200": "h200", "H100": "h100"}.items():
         paths = sorted((of.folder / node / "sweeps/gpu_decoding").glob("*.json"))
-        points, _ = decoding_tables.read_sweeps(paths)
+        points, troubles = decoding_tables.read_sweeps(paths)
+        if not troubles.empty:
+            raise ValueError(f"not every decoder was measured on the {card}: {troubles.to_dict('records')}")
         found = crossover.sizes(points)
         sides = [int(size.side) for size in found]
         if any(larger != 2 * side for side, larger in pairwise(sides)):
@@ -356,7 +412,8 @@ def decoders(of: Published) -> Iterable[Claim]:
             for cores in (8, 16)
         ]
         libraries = decoding_tables.measured(points).query("kind == 'gpu'")["decoder"].nunique()
-        said[card] = [sides[0], sides[-1], libraries, *pays]
+        passes = int(same("number of passes", decoding_tables.measured(points)["n"]))
+        said[card] = [sides[0], sides[-1], libraries, *pays, passes]
         if not all(
             size.strips.beats(size.cpu[16]) and size.strips.beats(size.strips_cpu[16]) for size in found
         ):
@@ -372,7 +429,9 @@ def decoders(of: Published) -> Iterable[Claim]:
             )
     if said["H200"] != said["H100"]:
         raise ValueError(f"what decoding on the GPU is worth differs by card, {said}: change the sentence")
-    first, last, libraries, *pays = said["H200"]
+    first, last, libraries, *pays, passes = said["H200"]
+    yield Claim(RESULTS, "n = N passes, whose ranges are compared", [passes])
+    yield Claim(DALI, "(H200 and H100, n = N passes;", [passes])
     yield Claim(
         RESULTS,
         "sizes from N to N pixels a side, each twice the one before, the fastest of N libraries on the GPU "
@@ -438,6 +497,7 @@ def graphs(of: Published) -> Iterable[Claim]:
     yield Claim(
         RESULTS, "one CUDA graph a step is worth N times (N to N, batch N, fp16)", [*ends, 512], [worth]
     )
+    yield Claim(RESULTS, "(H200s of two machines, n = N).", [worth.n])
     epoch = [round(captured["epoch_s" + end], 1) for end in ("", "_min", "_max")]
     number = of.number("seconds an epoch of CIFAR-10 with CUDA graphs, resnet18, fp16", epoch, captured)
     yield Claim(RESULTS, "An epoch takes N s", [number.value], [number])

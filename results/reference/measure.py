@@ -3,18 +3,20 @@
 config/reference.yaml lists comparisons, the most important first. A block is one repeat of all cells of a
 comparison, or one document of another kind. Each GPU has a clone of TAG in WORK and cores of its own, and
 takes the most important block that is not done and fits into the time that is left. What blocks need is
-made before, once for all: data, the extension, and the verdicts on the loaders, shared out to the GPUs.
-WORK/results has whole blocks alone, at any time: also if the run was stopped or time ran out.
+made before, once for all: data, the extension, and, shared out to the GPUs, verdicts on loaders and models.
+A block is copied to WORK/results when all of it is there, so a run that is stopped leaves no part of one.
+The plan is the tag's, too: what begins here goes on as the clone's measure.py.
 
 DONE is what earlier machines with the same model of card brought back: copy WORK/results over it. Its
-documents of this commit are not measured again. --list measures nothing: it prints the blocks and their
+documents of this commit are not measured again, but for blocks of which a machine skipped some: these come
+last, since another may have what they need. --list measures nothing: it prints the blocks and their
 minutes, and which ones time does not allow. Verdicts take longer than blocks: --verdicts makes them alone, on
 all GPUs of a large machine, for machines with one GPU, whose blocks nobody disturbs.
 """
 
 import argparse
+import contextlib
 import json
-import math
 import os
 import shutil
 import signal
@@ -51,19 +53,21 @@ MEASURING = (
     "measure_kernel",
     "train_model",
 )
-SHARED = ("gate", "extension")  # folders of results that all clones have in common
+SHARED = ("gate", "extension", "models")  # folders of results that all clones have in common
 STOPPED = threading.Event()  # nothing more begins then
 RUNNING: set[subprocess.Popen] = set()
+PATIENCE_S = 60  # for what is stopped to end by itself
 
 
 @dataclass(frozen=True)
 class Block:
-    """What is measured together. documents, verdicts: paths below the folder of results."""
+    """What is measured together. documents, verdicts, models: paths below the folder of results."""
 
     name: str
     minutes: float
     documents: tuple[str, ...]
     verdicts: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()  # trained, exported and quantised before
 
 
 def read_config(checkout: Path, *names: str) -> dict[str, Any]:
@@ -114,8 +118,11 @@ def blocks_of(part: Mapping, config: dict[str, Any], plan: Plan, gates: Gates) -
     lasts = [part["minutes"]] * len(names)
     if kind != "records":  # half as long again as the published document, whose machine may have been faster
         known = [measured_seconds(Path(path), os.devnull) for (path,) in documents]
-        lasts = [min(part["minutes"], 1.5 * (one or math.inf) / 60) for one in known]
-    return [Block(*each) for each in zip(names, lasts, documents, judged, strict=True)]
+        known = [seconds / 60 if seconds else part["minutes"] for seconds in known]
+        lasts = [min(max(one, part["minutes"]), 1.5 * one) for one in known]
+    models = [tuple(f"models/{experiment}/{unit}/quantised.json" for unit in each) for each in units]
+    models = models if kind == "inferences" else [()] * len(names)
+    return [Block(*each) for each in zip(names, lasts, documents, judged, models, strict=True)]
 
 
 def units_of(kind: str, experiment: str, config: dict[str, Any], plan: Plan) -> list[str]:
@@ -146,12 +153,14 @@ def passed(path: Path, commit: str) -> bool:
 
 
 def to_do(blocks: Iterable[Block], done: Iterable[Path], commit: str) -> list[Block]:
-    """Return the blocks of which some document is in none of the folders."""
+    """Return the blocks of which some document is in none of the folders; last those that a node skipped."""
+    done = list(done)
 
-    def lacking(path: str) -> bool:
-        return not any(status_of(folder / path, commit) for folder in done)
+    def measured(block: Block, *but: str) -> bool:
+        found = ({status_of(folder / path, commit) for folder in done} for path in block.documents)
+        return all(statuses - {None, *but} for statuses in found)
 
-    return [block for block in blocks if any(map(lacking, block.documents))]
+    return sorted((block for block in blocks if not measured(block, "skipped")), key=measured)
 
 
 def seconds_of(document: str) -> float:
@@ -160,16 +169,16 @@ def seconds_of(document: str) -> float:
 
 
 def fitting(blocks: Iterable[Block], minutes: float, gpus: int, judged: set[str]) -> list[Block]:
-    """Return the blocks that so many GPUs measure in so many minutes, verdicts included, by importance."""
+    """Return the blocks that so many GPUs measure in so many minutes, with what they need, by importance."""
     free, known, chosen = [minutes] * gpus, set(judged), []
     for block in blocks:
-        verdicts = set(block.verdicts) - known
-        judging = sum(seconds_of(path) for path in verdicts) / 60 / gpus
-        left = [each - judging for each in free]
+        needed = {*block.verdicts, *block.models} - known
+        making = sum(seconds_of(path) for path in needed) / 60 / gpus
+        left = [each - making for each in free]
         place = max(range(gpus), key=left.__getitem__)
         if left[place] >= block.minutes:
             left[place] -= block.minutes
-            free, known = left, known | verdicts
+            free, known = left, known | needed
             chosen.append(block)
     return chosen
 
@@ -183,6 +192,7 @@ class Place:
     gpu: str
     cores: list[int]
     configs: list[Path]
+    archives: Path
 
     def make(self, source: Path, tag: str) -> None:
         folder = self.work / self.name
@@ -207,10 +217,11 @@ class Place:
             return True
         command = [sys.executable, "-m", "snakemake", *documents, "--keep-going", "--printshellcmds"]
         command += ["--rerun-triggers", "mtime", *(["--omit-from", *omit] if omit else [])]
-        command += ["--config", f"data={self.work / 'data'}", f"archives=[{CHECKOUT / 'archives'}]"]
+        command += ["--config", f"data={self.work / 'data'}", f"archives=[{self.archives}]"]
         command += ["--configfile", *self.configs, "--cores", str(len(cores)), "--resources", "gpu=1"]
         folder, began = self.work / self.name, time.monotonic()
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": self.gpu, "PYTHONPATH": path_with(folder)}
+        os.sched_setaffinity(0, cores)  # of this thread, whose processes have it, too
         with (self.work / f"{self.name}.log").open("a") as log:
             process = subprocess.Popen(
                 list(map(str, command)),
@@ -219,7 +230,6 @@ class Place:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a group of its own, which `interrupt` reaches whole
-                preexec_fn=lambda: os.sched_setaffinity(0, cores),
             )
         RUNNING.add(process)
         if STOPPED.is_set():  # while it began
@@ -232,9 +242,18 @@ class Place:
 
 
 def interrupt(process: subprocess.Popen) -> None:
-    """Let a call of Snakemake end with all that it has started."""
+    """Let a call of Snakemake end with all that it has started, by force if it takes longer than a minute."""
+    tell(process, signal.SIGINT)
+    last = threading.Timer(PATIENCE_S, tell, (process, signal.SIGKILL))
+    last.daemon = True
+    last.start()
+
+
+def tell(process: subprocess.Popen, number: int) -> None:
+    """Send a signal to a process and all of its group."""
     if process.poll() is None:
-        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            os.killpg(process.pid, number)
 
 
 def stop(*_: object) -> None:
@@ -266,8 +285,12 @@ def measure(
             (places[0].work / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(judged, places[0].work / path)
     open_ones = [path for path in verdicts if not passed(places[0].work / path, commit)]
-    shares = [open_ones[number :: len(places)] for number in range(len(places))]
     waiting, lock = [] if judge else list(blocks), threading.Lock()
+
+    def shared_out(what: str, paths: list[str]) -> list[bool]:
+        shares = [paths[number :: len(places)] for number in range(len(places))]
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(lambda place, share: place.snakemake(what, share), places, shares))
 
     def next_block() -> Block | None:
         with lock:
@@ -286,9 +309,9 @@ def measure(
                 well = False
         return well
 
-    with ThreadPoolExecutor() as pool:
-        well = list(pool.map(lambda place, share: place.snakemake("verdicts", share), places, shares))
+    well = shared_out("verdicts", open_ones)
     keep_verdicts(places[0].work, commit)
+    well += shared_out("models", [path for block in waiting for path in block.models])
     with ThreadPoolExecutor() as pool:
         well += pool.map(blocks_on, places)
     for block in waiting:
@@ -307,8 +330,8 @@ def kept(place: Place, block: Block) -> bool:
         for each in path.parent.glob(f"{path.stem}.*"):  # the table of steps, too
             shutil.copyfile(each, there / each.name)
         found = json.loads(path.read_text())
-        if found["status"] == "failed":
-            print(f"failed: {document}: {found['sentence']}", flush=True)
+        if found["status"] in ("failed", "skipped"):
+            print(f"{found['status']}: {document}: {found['sentence']}", flush=True)
     return True
 
 
@@ -336,6 +359,7 @@ def main() -> int:
     parser.add_argument("work", type=Path, help="a folder that is made")
     parser.add_argument("--tag", required=True, help="what is measured, whatever was committed since")
     parser.add_argument("--source", type=Path, default=CHECKOUT, help="a repository or a bundle that has it")
+    parser.add_argument("--archives", type=Path, default=CHECKOUT / "archives", help="of data, as downloaded")
     parser.add_argument("--minutes", type=float, required=True, help="from now on; what runs then is stopped")
     parser.add_argument("--done", type=Path, nargs="*", default=[], help="results of earlier machines")
     parser.add_argument(
@@ -355,11 +379,12 @@ def main() -> int:
             f"found {len(allowed)} cores; expected {given.cores} for each of {len(given.gpus)} GPUs: "
             "lower --cores or name fewer GPUs"
         )
-    if given.work.exists():
+    work, configs = given.work.resolve(), [path.resolve() for path in given.config]
+    clone = work / "gpu0"
+    if work.exists() and clone != CHECKOUT:
         parser.error(f"found {given.work}; expected a folder that is made, for this run alone: name another")
     if lost := [path for path in (*given.config, *given.done) if not path.exists()]:
         parser.error(f"found no {lost[0]}; expected a config, or a folder of results: look at its name")
-    work, configs = given.work.resolve(), [path.resolve() for path in given.config]
     places = [
         Place(
             work,
@@ -367,25 +392,35 @@ def main() -> int:
             gpu,
             allowed[number * given.cores : (number + 1) * given.cores],
             [work / f"gpu{number}/config/reference.yaml", *configs],
+            given.archives.resolve(),
         )
         for number, gpu in enumerate(given.gpus)
     ]
-    work.mkdir(parents=True)
+    if clone != CHECKOUT:
+        work.mkdir(parents=True)
+        try:
+            places[0].make(given.source.resolve(), given.tag)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(work)
+            parser.error(f"found no tag {given.tag} in {given.source}; expected one: git tag {given.tag}")
+        same = ["--source", given.source.resolve(), "--archives", given.archives.resolve()]
+        same += ["--minutes", (ends - time.monotonic()) / 60]
+        command = [sys.executable, clone / Path(__file__).relative_to(CHECKOUT), *sys.argv[1:], *same]
+        os.execve(sys.executable, list(map(str, command)), os.environ | {"PYTHONPATH": path_with(clone)})
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
-    try:
-        places[0].make(given.source.resolve(), given.tag)
-    except subprocess.CalledProcessError:
-        shutil.rmtree(work)
-        parser.error(f"found no tag {given.tag} in {given.source}; expected one: git tag {given.tag}")
-    clone = work / places[0].name
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=clone, check=True, capture_output=True, text=True)
     commit = head.stdout.strip()
     blocks = listed(read_config(clone, "reference.yaml", *map(str, configs)))
     left = to_do(blocks, given.done, commit)
-    judged = {path for block in left for path in block.verdicts}
-    judged = {path for path in judged if any(passed(folder / path, commit) for folder in given.done)}
-    chosen = left if given.verdicts else fitting(left, given.minutes, len(places), judged)
+
+    def affordable() -> list[Block]:
+        verdicts = {path for block in left for path in block.verdicts}
+        folders = [*given.done, work]
+        judged = {path for path in verdicts if any(passed(folder / path, commit) for folder in folders)}
+        return fitting(left, (ends - time.monotonic()) / 60, len(places), judged)
+
+    chosen = left if given.verdicts else affordable()
     print(told(left, chosen, len(blocks)), flush=True)
     if given.list:
         shutil.rmtree(work)
@@ -395,7 +430,11 @@ def main() -> int:
     timer = threading.Timer(max(0.0, ends - time.monotonic()), stop)
     timer.daemon = True
     timer.start()
-    well = measure(places, chosen, given.done, commit, ends, given.verdicts)
+    well = True
+    while chosen and not STOPPED.is_set():
+        well &= measure(places, chosen, given.done, commit, ends, given.verdicts)
+        left = [block for block in left if block not in chosen]
+        chosen = affordable()  # by what the others took less
     timer.cancel()
     return int(not well)
 

@@ -2,9 +2,9 @@
 
 From the checkout: archives, tables, the figures that a page of the docs shows, two or three reports,
 headline.json, durations.json, and the numbers in README and docs. After a run: --add h200=FOLDER, with what
-measure.py collected; its experiments replace those that are there. build/reference has all of it unpacked
-afterwards. --pages changes nothing in the tree: it makes all reports there. --numbers: headline.json and the
-numbers in pages alone.
+measure.py collected; its experiments replace those that are there, or join them if all are of one commit.
+build/reference has all of it unpacked afterwards. --pages changes nothing in the tree: it makes all reports
+there. --numbers: headline.json and the numbers in pages alone.
 """
 
 import argparse
@@ -130,17 +130,38 @@ def linked(path: Path, titles: dict[Path, str]) -> str:
 
 
 def add(node: Path, results: Path) -> None:
-    """Results of a run in the place of what is there of their experiments; verdicts beside the others."""
+    """Results of a run in the place of what is there of their experiments; verdicts beside the others.
+
+    At one and the same commit both are kept, and of a document that both have the new one.
+    """
     for kind in sorted(path for path in results.iterdir() if path.name in KINDS):
         for found in sorted(kind.iterdir()):
             there = node / kind.name / found.name
-            if kind.name != "gate" and there.is_dir():
+            old, new = commits(there), commits(found)
+            together = kind.name == "gate" or set(old.values()) == set(new.values())
+            if kind.name != "gate" and old:
+                gone = len(old.keys() & new.keys()) if together else len(old)
+                print(
+                    f"{node.name}: {kind.name}/{found.name}: {gone} documents go, {len(new)} come", flush=True
+                )
+            if there.is_dir() and not together:
                 shutil.rmtree(there)
             if found.is_dir():
                 shutil.copytree(found, there, dirs_exist_ok=True)
             else:
                 there.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(found, there)
+
+
+def commits(found: Path) -> dict[Path, str | None]:
+    """The commit of each document of a folder, by its place in it; of a file by itself."""
+    paths = sorted(found.rglob("*.json")) if found.is_dir() else [found] * found.is_file()
+    told = {path.relative_to(found): json.loads(path.read_text()) for path in paths}
+    return {
+        place: document.get("environment", {}).get("commit")
+        for place, document in told.items()
+        if isinstance(document, dict)
+    }
 
 
 def archives(root: Path) -> dict[str, list[Path]]:
@@ -208,6 +229,11 @@ def main() -> int:
     )
     parser.add_argument("--numbers", action="store_true", help="headline.json and the numbers in pages alone")
     given = parser.parse_args()
+    names = [text.partition("=")[0] for text in given.add]
+    if len(set(names)) < len(names):
+        parser.error(
+            f"found {' and '.join(names)}; expected each node once: copy its results into one folder"
+        )
     shutil.rmtree(REFERENCE, ignore_errors=True)
     shutil.copytree(unpacked(PUBLISHED), REFERENCE)
     nodes = sorted(path.parent for path in REFERENCE.glob("*/records"))
@@ -230,6 +256,10 @@ def main() -> int:
         if given.pages:
             return 0
         made = in_the_tree(tracked)
+    claims = headline.claimed(REFERENCE)
+    pages = {name: Path(name).read_text() for name in dict.fromkeys(claim.page for claim in claims)}
+    written = {name: headline.rendered(name, text, claims) for name, text in pages.items()}
+    if not given.numbers:  # nothing in the tree changes before all that may raise
         old = [*PUBLISHED.rglob(f"*{ENDING}"), *PUBLISHED.glob("*/tables/*/*.csv"), *PUBLISHED.rglob("*.svg")]
         for path in {*old, *PUBLISHED.glob("*/*.html")} - made.keys():
             path.unlink()
@@ -241,12 +271,10 @@ def main() -> int:
         )  # whose seconds are the usual ones
         rows = [f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(durations(first).items())]
         (PUBLISHED / "durations.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
-    claims = headline.claimed(REFERENCE)
     (PUBLISHED / "headline.json").write_text(headline.document(claims))
-    for name in dict.fromkeys(claim.page for claim in claims):
-        text = Path(name).read_text()
-        if (new := headline.rendered(name, text, claims)) != text:
-            Path(name).write_text(new)
+    for name, text in written.items():
+        if text != pages[name]:
+            Path(name).write_text(text)
             print(f"{name}: numbers written")
     return 0
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import signal
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -37,7 +39,7 @@ def claims():
 
 def test_no_block_is_listed_twice_and_each_lasts_ten_minutes_at_most(blocks):
     documents = Counter(path for block in blocks for path in block.documents)
-    assert max(documents.values()) <= 2  # a cell may belong to two comparisons
+    assert set(documents.values()) == {1}  # else a later block takes the place of a part of another
     assert all(0 < block.minutes <= 10 for block in blocks)
     assert {path.partition("/")[0] for path in documents} == {
         RESULT_KINDS[kind].folder
@@ -72,8 +74,18 @@ def test_the_stated_minutes_of_the_run_are_their_sum(blocks):
     assert f"# About {sum(block.minutes for block in blocks):.0f} minutes" in text
 
 
-def block(name, minutes, *verdicts):
-    return measure.Block(name, minutes, (f"records/e/{name}/0.json",), verdicts)
+def block(name, minutes, *verdicts, models=()):
+    return measure.Block(name, minutes, (f"records/e/{name}/0.json",), verdicts, models)
+
+
+def test_the_models_of_an_inference_are_made_before_and_no_block_is_shorter_than_it_was(blocks):
+    ours = [block for block in blocks if block.documents[0].startswith("inference/")]
+    assert len(ours) == 3
+    for block in ours:
+        (model,) = block.models
+        assert model.split("/")[2] == Path(block.documents[0]).stem
+        assert measure.seconds_of(block.documents[0]) <= 60 * block.minutes
+    assert not any(block.models for block in blocks if block not in ours)
 
 
 def test_the_most_important_blocks_that_fit_are_chosen_verdicts_included(monkeypatch):
@@ -85,6 +97,7 @@ def test_the_most_important_blocks_that_fit_are_chosen_verdicts_included(monkeyp
     assert measure.fitting(several, 10, 1, set()) == [short]  # two minutes for the verdict
     assert measure.fitting(several, 10, 1, {"gate/a.json"}) == [first]
     assert measure.fitting(several, 10, 2, set()) == [first, long]  # a minute on each of two GPUs
+    assert measure.fitting([block("model", 9, models=("models/a.json",))], 10, 1, set()) == []
 
 
 def test_blocks_are_done_whole_and_at_this_commit_alone(tmp_path):
@@ -105,12 +118,37 @@ def test_blocks_are_done_whole_and_at_this_commit_alone(tmp_path):
     for changed in ({"commit": "f" * 40}, {"dirty": True}, {"dirty": None}):
         write(other, **changed)
         assert measure.to_do(both, [tmp_path], COMMIT) == both
-    for status in ("done", "skipped", "failed"):  # which says why, and fails again at this commit
+    for status in ("done", "failed"):  # which says why, and fails again at this commit
         write(other, status=status)
         assert measure.to_do(both, [tmp_path], COMMIT) == both[1:]
+    write(other, status="skipped")  # by that machine; another may have what it lacked
+    assert measure.to_do(both, [tmp_path], COMMIT) == both[::-1]
     config["reference"][0]["blocks"] = ["nowhere"]
     with pytest.raises(GpufeedError, match="nowhere"):
         measure.listed(config)
+
+
+def test_what_a_block_skipped_is_told_and_kept(tmp_path, capsys):
+    one = block("one", 1)
+    path = tmp_path / "gpu0/results" / one.documents[0]
+    place = measure.Place(tmp_path, "gpu0", "", [0], [], tmp_path)
+    assert not measure.kept(place, one)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"status": "skipped", "sentence": "torchcodec is not here"}))
+    assert measure.kept(place, one)
+    assert "skipped: records/e/one/0.json: torchcodec is not here" in capsys.readouterr().out
+    assert (tmp_path / "results" / one.documents[0]).exists()
+
+
+def test_what_does_not_end_when_it_is_stopped_is_ended(monkeypatch):
+    monkeypatch.setattr(measure, "PATIENCE_S", 0.2)
+    deaf = ["bash", "-c", "trap '' INT; echo; sleep 300"]
+    process = subprocess.Popen(deaf, stdout=subprocess.PIPE, start_new_session=True)
+    process.stdout.readline()
+    measure.interrupt(process)
+    assert process.wait(30) == -signal.SIGKILL
+    assert process.stdout.read() == b""  # its child has ended, too
+    measure.interrupt(process)
 
 
 def test_an_archive_has_the_same_bytes_whenever_it_is_made_and_gives_its_files_back(tmp_path):
@@ -137,26 +175,55 @@ def bodies_of(tmp_path, bodies):
     return [tmp_path / "a/node" / place for place in sorted(bodies)]
 
 
-def test_a_run_replaces_its_experiments_and_leaves_the_others(tmp_path):
-    def write(place):
+@pytest.fixture
+def write(tmp_path):
+    def write(place, commit="a"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place).write_text("{}")
+        (tmp_path / place).write_text(json.dumps({"environment": {"commit": commit}}))
 
+    return write
+
+
+def added(folder) -> dict[str, list[str]]:
+    """Archive -> the documents that are in it after `done` was added to `node`."""
+    publish.add(folder / "node", folder / "done")
+    found = publish.archives(folder / "node").items()
+    return {name: [str(path.relative_to(folder / "node")) for path in paths] for name, paths in found}
+
+
+def test_a_run_replaces_its_experiments_and_leaves_the_others(tmp_path, write, capsys):
     for place in ("records/a/old/0.json", "records/b/one/0.json", "gate/d/l/1.json", "kernels/a.json"):
         write(f"node/{place}")
     for place in ("records/a/new/0.json", "records/a/new/0.attempt", "gate/d/l/2.json", "logs/x.log"):
-        write(f"done/{place}")
-    publish.add(tmp_path / "node", tmp_path / "done")
-    found = {
-        name: [str(path.relative_to(tmp_path / "node")) for path in paths]
-        for name, paths in publish.archives(tmp_path / "node").items()
-    }
-    assert found == {
+        write(f"done/{place}", "b")
+    assert added(tmp_path) == {
         "a": ["kernels/a.json", "records/a/new/0.json"],
         "b": ["records/b/one/0.json"],
         "gate": ["gate/d/l/1.json", "gate/d/l/2.json"],
     }
     assert not (tmp_path / "node/logs").exists()
+    assert capsys.readouterr().out == "node: records/a: 1 documents go, 1 come\n"
+
+
+def test_repeats_of_one_commit_join_those_that_are_there(tmp_path, write, capsys):
+    for number in (0, 1):
+        write(f"node/records/a/one/{number}.json")
+        write(f"done/records/a/one/{number + 1}.json")
+    assert added(tmp_path) == {"a": [f"records/a/one/{number}.json" for number in range(3)]}
+    assert capsys.readouterr().out == "node: records/a: 1 documents go, 2 come\n"
+
+
+def test_a_node_that_is_added_twice_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["publish.py", "--add", "h200=a", "--add", "h200=b"])
+    with pytest.raises(SystemExit):
+        publish.main()
+    assert "found h200 and h200; expected each node once" in capsys.readouterr().err
+
+
+def test_pages_name_documents_and_archives_that_are_published():
+    for path in (REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")):
+        for named in re.findall(r"results/reference/h[\w./-]*\w", path.read_text()):
+            assert (REPOSITORY / named).exists(), (path.name, named)
 
 
 def test_a_compact_table_of_steps_has_the_same_values_and_is_written_once(tmp_path):
@@ -225,7 +292,7 @@ def test_pages_have_the_numbers_of_the_records_and_a_wrong_digit_is_found(page, 
             assert headline.rendered(page, planted, claims) == text != planted, (text[start:end], claim.text)
 
 
-@pytest.mark.parametrize("page", [headline.README, headline.RESULTS])
+@pytest.mark.parametrize("page", [headline.README, headline.RESULTS, headline.DALI, headline.MEMORY])
 def test_no_share_and_no_factor_of_a_page_is_without_a_claim(page, claims):
     text = (REPOSITORY / page).read_text()
     assert headline.uncovered(page, text, claims) == []
@@ -242,6 +309,17 @@ def test_only_six_repeats_are_called_faster_or_slower(page, claims):
             compared = [number for claim in inside for number in claim.numbers]
             assert compared, said[0]
             assert all(number.n >= 6 for number in compared), said[0]
+
+
+@pytest.mark.parametrize(("column", "value"), [("n_repeats", 2), ("precision", "fp16"), ("batch_size", 128)])
+def test_other_settings_than_the_texts_have_are_found(column, value):
+    class Changed(headline.Published):
+        def _cells(self, experiment, node):
+            cells = super()._cells(experiment, node)
+            return cells.assign(**{column: cells[column].where(cells["loader"] != "host_cache", value)})
+
+    with pytest.raises(ValueError, match="change the sentence"):
+        list(headline.shares_by_loader(Changed(published_results())))
 
 
 def test_a_sentence_that_a_page_no_longer_has_is_named(claims):

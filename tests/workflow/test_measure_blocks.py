@@ -20,12 +20,14 @@ RUN = {**TINY, "least_s": 0, "use_instead": {}, "reference": TWICE}
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A clone of this checkout's last commit, with a tag on it and a commit after that."""
+    """A clone of this checkout's last commit, with a tag on it and a commit after that with another plan."""
     folder = tmp_path_factory.mktemp("measure") / "checkout"
     subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
     subprocess.run(["git", "tag", TAG], cwd=folder, check=True)
     own = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
-    subprocess.run(["git", *own, "commit", "--quiet", "--allow-empty", "-m", "later"], cwd=folder, check=True)
+    script = folder / MEASURE
+    script.write_text(script.read_text().replace(": block {number}", ": changed {number}"))
+    subprocess.run(["git", *own, "commit", "--quiet", "-am", "later"], cwd=folder, check=True)
     return folder
 
 
@@ -70,26 +72,29 @@ def records_in(folder) -> dict[str, list]:
 
 @pytest.mark.slow
 def test_blocks_of_a_tag_one_machine_after_the_other(checkout, tmp_path):
-    """The second machine makes neither the first's block nor its verdicts again."""
+    """The second machine makes neither the first's block nor its verdicts again, and uses the time it has."""
     commit = subprocess.run(
         ["git", "rev-parse", TAG], cwd=checkout, check=True, capture_output=True, text=True
     ).stdout.strip()
-    first = measured(checkout, tmp_path / "first", RUN, "--minutes", 8)  # time for one of five minutes
+    once, thrice = ({**RUN, "reference": [{**TWICE[0], "n": n}]} for n in (1, 3))
+    first = measured(checkout, tmp_path / "first", once)
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "later" in first.stdout
+    assert "now    5.0 min  tiny loaders: block 0" in first.stdout  # the tag's words
     done = tmp_path / "done"
     shutil.copytree(tmp_path / "first/results", done)
     assert {number: len(found) for number, found in records_in(done).items()} == {"0": 2}
-    second = measured(checkout, tmp_path / "second", RUN, "--done", done)
+    short = ["--minutes", 8]  # for one of five minutes, until it has taken less
+    second = measured(checkout, tmp_path / "second", thrice, "--done", done, *short)
     assert second.returncode == 0, second.stdout + second.stderr
+    assert "later  5.0 min  tiny loaders: block 2" in second.stdout
     shutil.copytree(tmp_path / "second/results", done, dirs_exist_ok=True)
     found = records_in(done)
-    assert {number: len(block) for number, block in found.items()} == {"0": 2, "1": 2}
+    assert {number: len(block) for number, block in found.items()} == {"0": 2, "1": 2, "2": 2}
     for record in (record for block in found.values() for record in block):
         assert record["status"] == "done"
         assert record["environment"]["cores_allowed"] == 1
         assert (record["environment"]["commit"], record["environment"]["dirty"]) == (commit, False)
-    assert len(list(done.glob("records/tiny/*/*.steps.parquet"))) == 4
+    assert len(list(done.glob("records/tiny/*/*.steps.parquet"))) == 6
     assert "rule gate:" in (tmp_path / "first/gpu0.log").read_text()
     assert "rule gate:" not in (tmp_path / "second/gpu0.log").read_text()
     verdicts = measured(checkout, tmp_path / "verdicts", RUN, "--verdicts")
@@ -116,6 +121,21 @@ def test_two_places_share_blocks_and_verdicts(checkout, tmp_path):
     assert len(list((work / "results/gate").rglob("*.json"))) == 2
     for name in ("gpu0", "gpu1"):
         assert len(records_in(work / name / "results")) == 1
+
+
+@pytest.mark.slow
+def test_models_are_made_before_the_block_that_measures_them(checkout, tmp_path):
+    few = {"backends": ["eager"], "precisions": ["fp32"], "batch_sizes": [4], "calls": 4, "rounds": 2}
+    asked = {"blocks": ["loaders"], **few, "seconds": 0.001, "calibration": {"images": 20}}
+    tiny = {**TINY["experiments"]["tiny"], "inference": asked}
+    part = {"experiment": "tiny", "results": "inferences", "only": {"loader": "resident"}}
+    config = {**RUN, "experiments": {"tiny": tiny}, "reference": [{**part, "n": 1, "minutes": 2}]}
+    done = measured(checkout, tmp_path / "work", config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [line.split(":")[1].strip() for line in done.stdout.splitlines() if line.startswith("gpu0: ")]
+    assert told[:3] == ["data", "verdicts", "models"]
+    assert len(list((tmp_path / "work/results/inference/tiny").glob("*.json"))) == 1
+    assert not (tmp_path / "work/results/models").exists()
 
 
 @pytest.mark.slow

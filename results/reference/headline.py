@@ -185,6 +185,8 @@ ROWS = {  # page -> loader, number of cores and card of each row of its table of
         ("host_cache", (16, 2), "H100"),
         ("cuda_jpeg", (16, 2), "H200"),
         ("dali_gpu", (16, 2), "H200"),
+        ("dali_gpu", (16, 2), "H100"),
+        ("torchvision_cuda", (16,), "H100"),
         ("ffcv", (16,), "H100"),
         ("dataloader_workers", (16,), "H100"),
     ],
@@ -193,6 +195,7 @@ ROWS = {  # page -> loader, number of cores and card of each row of its table of
         ("dali_gpu", (16, 2), "H200"),
         ("dali_gpu_reader", (16,), "H100"),
         ("dali_gpu", (16, 2), "H100"),
+        ("torchvision_cuda", (16,), "H100"),
         ("ffcv", (16,), "H100"),
         ("dataloader_workers", (16,), "H100"),
         ("dali_cpu", (16, 2), "H100"),
@@ -202,6 +205,7 @@ ROWS = {  # page -> loader, number of cores and card of each row of its table of
         ("host_cache", (16, 2), "H100"),
         ("cuda_jpeg", (16, 2), "H200"),
         ("dali_gpu", (16, 2), "H200"),
+        ("torchvision_cuda", (16,), "H100"),
         ("ffcv", (16,), "H100"),
         ("webdataset_resampled", (16,), "H100"),
         ("dataloader_workers", (16,), "H100"),
@@ -250,7 +254,7 @@ def photographs(of: Published) -> Iterable[Claim]:
     caption = [cached, best, workers]
     yield Claim(
         README,
-        "host_cache N % of the limit, DALI on the GPU N %, 16 DataLoader workers N %",
+        f"host_cache N % of the limit, {rates.iloc[-1]['loader']} N %, 16 DataLoader workers N %",
         [number.value for number in caption],
         caption,
     )

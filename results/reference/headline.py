@@ -207,6 +207,8 @@ ROWS = {  # page -> loader, number of cores and card of each row of its table of
         ("host_cache", (16, 2), "H100"),
         ("cuda_jpeg", (16, 2), "H200"),
         ("dali_gpu", (16, 2), "H200"),
+        ("dali_gpu", (16, 2), "H100"),
+        ("torchvision_cuda", (16,), "H100"),
         ("ffcv", (16,), "H100"),
         ("dataloader_workers", (16,), "H100"),
     ],
@@ -215,6 +217,7 @@ ROWS = {  # page -> loader, number of cores and card of each row of its table of
         ("dali_gpu", (16, 2), "H200"),
         ("dali_gpu_reader", (16,), "H100"),
         ("dali_gpu", (16, 2), "H100"),
+        ("torchvision_cuda", (16,), "H100"),
         ("ffcv", (16,), "H100"),
         ("dataloader_workers", (16,), "H100"),
         ("dali_cpu", (16, 2), "H100"),
@@ -224,6 +227,7 @@ ROWS = {  # page -> loader, number of cores and card of each row of its table of
         ("host_cache", (16, 2), "H100"),
         ("cuda_jpeg", (16, 2), "H200"),
         ("dali_gpu", (16, 2), "H200"),
+        ("torchvision_cuda", (16,), "H100"),
         ("ffcv", (16,), "H100"),
         ("webdataset_resampled", (16,), "H100"),
         ("dataloader_workers", (16,), "H100"),
@@ -248,7 +252,7 @@ def shares_by_loader(of: Published) -> Iterable[Claim]:
 CAPTIONS = {  # page -> where n of its table is
     README: "medians and ranges, n = N.",
     DALI: "medians and ranges, n = N:",
-    MEMORY: "as on [DALI or not](dali.md), n = N.",
+    MEMORY: "compiled, CUDA graphs, n = N. Compare only rows",
 }
 
 
@@ -287,7 +291,7 @@ def photographs(of: Published) -> Iterable[Claim]:
     caption = [cached, best, workers]
     yield Claim(
         README,
-        "host_cache N % of the limit, DALI on the GPU N %, 16 DataLoader workers N %",
+        f"host_cache N % of the limit, {rates.iloc[-1]['loader']} N %, 16 DataLoader workers N %",
         [number.value for number in caption],
         caption,
     )

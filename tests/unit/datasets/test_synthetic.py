@@ -92,6 +92,7 @@ def test_a_small_network_learns_it_in_one_epoch():
         ("quality", 0, "at least 1"),
         ("seed", -1, "at least 0"),
         ("count", 2.5, "type integer"),
+        ("count", 5, "4 training images for 10 classes"),
         ("classes", 0, "at least 2"),
         ("evaluation_share", 1, "below 1"),
         ("grayscale_share", 1.5, "at most 1"),

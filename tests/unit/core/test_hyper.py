@@ -9,7 +9,7 @@ from config_fixtures import merged
 from gpufeed.augment.amounts import DTYPES
 from gpufeed.core import config as config_module
 from gpufeed.core.cells import Cell
-from gpufeed.core.config import GROUPS, HYPER, Composer, parse_override, planned, read_hyper
+from gpufeed.core.config import GROUPS, HYPER, Composer, check_hyper, parse_override, planned, read_hyper
 from gpufeed.core.config_schema import validator
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import KINDS, MODELS, fetch, load
@@ -85,6 +85,26 @@ def test_an_override_where_nothing_can_be_overridden_says_so():
     cell = Cell("e", "d", "resident", augment="none", overrides=("augment.crop_padding=1",))
     with pytest.raises(GpufeedError, match="augment 'none' has no hyper-parameters"):
         Composer()(cell, "experiments.e.blocks.b")
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "expected"),
+    [
+        ("cpu", "crop_padding", -1, "at least 0"),
+        ("cpu", "flip_probability", 2, "at most 1"),
+        ("cpu", "pil", "no", "type boolean"),
+        ("dali", "size", 0, "at least 1"),
+        ("dali", "size", 8.0, "type integer"),
+        ("dali", "hue", 0.6, "at most 0.5"),
+        ("dali", "contrast", -0.1, "at least 0"),
+        ("dali", "rotate_degrees", True, "type number"),
+    ],
+)
+def test_impossible_options_of_an_augment_are_refused(name, option, value, expected):
+    with pytest.raises(GpufeedError) as error:
+        check_hyper("augment", name, {**read_hyper("augment", name), option: value}, "a test")
+    assert error.value.found == f"augment.{option}: {value!r}, in a test"
+    assert expected in error.value.expected
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -104,7 +104,7 @@ def test_impossible_options(option, value, message):
 
 
 def test_full_disk_leaves_nothing(tmp_path):
-    options = {"count": 12, "size": 200, "format": "png"}  # about 90 kB an image
+    options = {"count": 12, "size": 200, "format": "png", "evaluation_share": 0}  # about 90 kB an image
     with files_of_at_most(50_000), pytest.raises(GpufeedError, match=r"no room to write in .*File too large"):
         reorganise([], tmp_path, "synthetic", options)
     assert files_below(tmp_path) == {}

@@ -164,6 +164,8 @@ def explain(
     if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
         allowed = error.schema.get("properties", {})
         extra = next(name for name in error.instance if name not in allowed)
+        if not allowed:
+            return GpufeedError(f"key {extra!r} in {where}", "no options", f"remove {extra!r}")
         return unknown("key", extra, allowed, where)
     if error.validator == "required":
         missing = next(name for name in error.validator_value if name not in error.instance)

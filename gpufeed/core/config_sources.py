@@ -12,7 +12,7 @@ from gpufeed.core.references import FORMS, check, is_reference
 from gpufeed.core.registry import DERIVED, LAYOUTS, is_made
 
 EVALUATION = "evaluation"  # option of a Dataset: the options that differ for evaluation
-NO_OPTIONS = {"maxProperties": 0, "description": "no options"}  # schema of the other layouts
+NO_OPTIONS = {"additionalProperties": False}  # schema of the other layouts
 
 FASHION_MNIST_FILES = (
     "train-images-idx3-ubyte.gz",

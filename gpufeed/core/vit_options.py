@@ -7,8 +7,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError, require_known
 
+CHOICES = {
+    "pool": ("mean", "class_token"),
+    "patches": ("linear", "conv"),
+    "activation": ("gelu", "gelu_tanh", "bias_gelu", "linear_bias_gelu"),
+    "residual": ("float32", "autocast"),
+    "sdpa": ("auto", "flash", "efficient", "cudnn", "math", "packed"),
+}
 WIDTHS = (16, 32, 64, 128)  # of a head, for the kernels of packed attention
 BY_EXTENSION = ("bias_gelu", "linear_bias_gelu")  # activations that are kernels of gpufeed.native
 # The same function without the extension, for models that are used and not timed.
@@ -25,10 +32,12 @@ def hidden_width(width: int, mlp_ratio: float) -> int:
 
 
 def check(options: Mapping[str, Any], where: str) -> None:
-    """Raise GpufeedError for options that contradict each other, though the schema allows each.
+    """Raise GpufeedError for an unknown form, and for options that contradict each other.
 
     options: those of gpufeed.models.vit.VisionTransformer. where: their place, for the error.
     """
+    for key, choices in CHOICES.items():
+        require_known(f"model.{key}", options[key], choices, where)
     width, heads, ratio = options["width"], options["heads"], options["mlp_ratio"]
     if width % heads:
         near = [n for n in range(1, width + 1) if width % n == 0 and abs(n - heads) <= max(4, heads)]

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from gpufeed.core.config_sources import checked_options
+from gpufeed.core.config_sources import check_splits, checked_options
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import png, staging
 
@@ -78,6 +78,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 def parse_options(options: dict) -> Options:
     """Return the options, checked; raise GpufeedError for one that is unknown or impossible."""
     size = checked_options("synthetic", options).get("size", Options.size)
+    check_splits(options, "the options of layout synthetic")
     return Options(**{**options, "size": tuple(size) if isinstance(size, list) else size})
 
 

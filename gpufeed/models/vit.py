@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpufeed import native
 from gpufeed.core.errors import GpufeedError, Skip, first_line
-from gpufeed.core.vit_options import BY_EXTENSION, hidden_width
+from gpufeed.core.vit_options import BY_EXTENSION, check, hidden_width
 from gpufeed.native.attention import attention_ops as attention
 from gpufeed.native.attention.tiles import MOST_TOKENS
 from gpufeed.system.devices import AUTOCAST
@@ -148,8 +148,8 @@ class VisionTransformer(nn.Module):
     runs or is an error.
 
     Weights, names and random numbers are the same for every form of patches, activation, residual and sdpa.
-    Options are those that gpufeed.core.vit_options.check accepts. Raises GpufeedError for an image size that
-    is no multiple of the patch, and for too many tokens.
+    Raises GpufeedError for options that gpufeed.core.vit_options.check refuses, for an image size that is no
+    multiple of the patch, and for too many tokens.
     """
 
     def __init__(
@@ -168,6 +168,7 @@ class VisionTransformer(nn.Module):
         sdpa: str,
         patches: str = "linear",  # older saved models do not have this option
     ):
+        check(locals(), "a vision transformer")
         super().__init__()
         if any(side < patch or side % patch for side in image_size):
             raise GpufeedError(

@@ -6,6 +6,11 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
+from gpufeed.core.errors import require_known
+
+OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+SCHEDULES = ("one_cycle", "constant")
+
 
 def make_optimiser(
     parameters: Iterable[torch.nn.Parameter],
@@ -13,7 +18,7 @@ def make_optimiser(
     device: torch.device,
     capturable: bool = False,
 ) -> torch.optim.Optimizer:
-    """Return the optimiser that `options` names: sgd, adam or adamw.
+    """Return the optimiser that `options` names; raise GpufeedError for an unknown one.
 
     With `decay_matrices_only`, parameters of one dimension (biases and normalisation) are not decayed. On
     CUDA it is torch's fused one, which never waits for the device, even with a gradient scaler. With
@@ -21,6 +26,7 @@ def make_optimiser(
     each replay reads.
     """
     name, fused = options["optimiser"], (True if device.type == "cuda" else None)
+    require_known("trainer.optimiser", name, OPTIMISERS)
     if options.get("torch_defaults"):
         fused = None
     rate = float(options["learning_rate"])
@@ -31,10 +37,8 @@ def make_optimiser(
         "weight_decay": float(options["weight_decay"]),
         "fused": fused,
     }
-    if name == "sgd":
-        return torch.optim.SGD(parameters, momentum=float(options["momentum"]), **common)
-    kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
-    return kind(parameters, capturable=capturable, **common)
+    own = {"momentum": float(options["momentum"])} if name == "sgd" else {"capturable": capturable}
+    return OPTIMISERS[name](parameters, **own, **common)
 
 
 def decay_groups(parameters: Iterable[torch.nn.Parameter]) -> list[dict[str, Any]]:
@@ -64,15 +68,16 @@ def learning_rates(options: Mapping[str, Any], total_steps: int) -> list[float]:
     """Return the learning rate of every step of a run.
 
     `one_cycle` rises over the first `warmup_share` of the steps to `learning_rate` and falls to nearly zero
-    (torch's OneCycleLR with constant momentum).
+    (torch's OneCycleLR with constant momentum). Raises GpufeedError for an unknown schedule.
     """
-    rate = float(options["learning_rate"])
-    if options["schedule"] == "constant" or total_steps < 2:
+    rate, schedule = float(options["learning_rate"]), options["schedule"]
+    require_known("trainer.schedule", schedule, SCHEDULES)
+    if schedule == "constant" or total_steps < 2:
         return [rate] * total_steps
     # OneCycleLR divides by the length of the rise minus one step, so that it must exceed one step
     share = min(1.0, max(float(options["warmup_share"]), 1.5 / total_steps))
     stand_in = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=rate)
-    schedule = OneCycleLR(
+    one_cycle = OneCycleLR(
         stand_in, max_lr=rate, total_steps=total_steps, pct_start=share, cycle_momentum=False
     )
     rates = []
@@ -80,5 +85,5 @@ def learning_rates(options: Mapping[str, Any], total_steps: int) -> list[float]:
         rates.append(float(stand_in.param_groups[0]["lr"]))
         stand_in.step()
         if len(rates) < total_steps:
-            schedule.step()
+            one_cycle.step()
     return rates

@@ -22,7 +22,8 @@ LOOK_S, LOOK_SHARE = 0.1, 0.003  # seconds between two looks at the processes, a
 FEW_BATCHES = 8  # fewest for a CPU time, which is counted in hundredths of a second
 KNOCK_S, KNOCKS = 0.02, 100  # seconds between two requests of the GIL, and their number
 FETCHING = 0.1  # share of the time in fetches below which they do not matter
-CPU_EVERY = 7  # steps whose CPU time is read: a system call each, and no divisor of an accumulation
+CPU_EVERY = 7  # of so many steps the CPU time of one is read: reading costs a system call
+GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly, also those of each batch of an epoch
 KNOCK_FROM = 16  # first step to look at: those before compile, allocate and choose algorithms
 
 
@@ -49,7 +50,7 @@ class Signs:
 
     fetches: step, step of its epoch, seconds, and whether it was to be held, for each batch of the loader
     except the first of an epoch. bodies: seconds between two fetches. worked: seconds and CPU seconds of this
-    thread between two fetches, of every seventh of them.
+    thread between two fetches, of one in CPU_EVERY.
     """
 
     fetches: list[tuple[int, int, float, bool]] = field(default_factory=list)
@@ -84,9 +85,9 @@ class Signs:
             self.bodies.append(now - left)
             if cpu_s is not None:
                 self.worked.append((now - left, time.thread_time() - cpu_s))
-            for kept in (self.bodies, self.worked):
-                if len(kept) > 2 * MOST:
-                    del kept[:MOST]
+            for kept, most in ((self.bodies, MOST), (self.worked, MOST // CPU_EVERY)):
+                if len(kept) > 2 * most:
+                    del kept[:most]
         if now >= self.look_at:
             self.look(step, workers)
         if step == KNOCK_FROM:
@@ -94,7 +95,7 @@ class Signs:
 
     def leave(self) -> None:
         """Note that a step begins, as its batch has arrived."""
-        reads = self.fetched % CPU_EVERY == 0
+        reads = self.fetched * GOLDEN % 1 < 1 / CPU_EVERY
         self.left = time.perf_counter(), time.thread_time() if reads else None
         self.in_body = True
 

@@ -16,13 +16,13 @@ from fastai.learner import Learner, Recorder
 from fastai.optimizer import SGD, Adam, OptimWrapper
 from torch import nn
 
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError, Skip, require_known
 from gpufeed.loaders.base import Batch
 from gpufeed.system.devices import AUTOCAST
 from gpufeed.system.timing import Mark, Span, StepMarks, synchronise
 from gpufeed.training.engines.base import Trainer, TrainJob, TrainResult
 from gpufeed.training.engines.fastai_data import data_loaders
-from gpufeed.training.optimisers import make_optimiser
+from gpufeed.training.optimisers import OPTIMISERS, make_optimiser
 from gpufeed.training.recorder import MinimumDuration, check_images, log_epoch, summarise_epoch
 from gpufeed.training.step import lay_out
 from gpufeed.training.warmup import WARMUP_STEPS
@@ -125,6 +125,7 @@ def make_learner(job: TrainJob, dls, callbacks: list[Callback]) -> Learner:
 def optimiser(job: TrainJob):
     """Return a Learner's opt_func: fastai's optimiser of that name, or torch's."""
     options = job.options
+    require_known("trainer.optimiser", options["optimiser"], OPTIMISERS)
     if options["optimiser_of"] == "torch":
         return OptimWrapper(opt=make_optimiser(job.model.parameters(), options, job.device))
     if options["optimiser"] == "sgd":

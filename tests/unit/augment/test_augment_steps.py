@@ -147,6 +147,11 @@ def test_bad_options_are_told(name, options):
         batch_augment(name, options=options)
 
 
+def test_an_option_of_an_augment_without_options_is_to_be_removed():
+    with pytest.raises(GpufeedError, match="expected: no options\nwhat to do: remove 'a'"):
+        batch_augment("none", options={"a": 1})
+
+
 def test_an_unknown_exchange_is_told_with_the_choices():
     with pytest.raises(GpufeedError, match=r"exchange: 'disk'.*\n.*dlpack, host"):
         batch_augment("chain", options={"exchange": "disk"})

@@ -76,3 +76,8 @@ def test_config_files_are_checked_whatever_their_form(tmp_path):
     check_files([fine, none, tmp_path / "missing.yaml", "/dev/null"])
     with pytest.raises(GpufeedError, match=rf"'experiments\.mine' twice in {twice}, in lines 3 and 4"):
         check_files([str(fine), str(twice)])
+    shipped, lines = (HYPER.parent / "config.yaml").read_text(), tmp_path / "config.yaml"
+    lines.write_text(f"{shipped}mine: {{}}\nmine: {{}}\n")
+    end = shipped.count("\n")
+    with pytest.raises(GpufeedError, match=rf"'mine' twice in {lines}, in lines {end + 1} and {end + 2}"):
+        check_files([lines])

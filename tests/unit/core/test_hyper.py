@@ -6,12 +6,16 @@ import re
 import pytest
 from config_fixtures import merged
 
+from gpufeed.augment.amounts import DTYPES
 from gpufeed.core import config as config_module
 from gpufeed.core.cells import Cell
-from gpufeed.core.config import GROUPS, HYPER, Composer, parse_override, planned, read_hyper
+from gpufeed.core.config import GROUPS, HYPER, Composer, check_hyper, parse_override, planned, read_hyper
 from gpufeed.core.config_schema import validator
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import KINDS, MODELS, fetch, load
+from gpufeed.core.vit_options import CHOICES
+from gpufeed.models.resnet import STEMS
+from gpufeed.training.optimisers import OPTIMISERS, SCHEDULES
 
 
 @pytest.mark.parametrize(
@@ -83,6 +87,26 @@ def test_an_override_where_nothing_can_be_overridden_says_so():
         Composer()(cell, "experiments.e.blocks.b")
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "value", "expected"),
+    [
+        ("cpu", "crop_padding", -1, "at least 0"),
+        ("cpu", "flip_probability", 2, "at most 1"),
+        ("cpu", "pil", "no", "type boolean"),
+        ("dali", "size", 0, "at least 1"),
+        ("dali", "size", 8.0, "type integer"),
+        ("dali", "hue", 0.6, "at most 0.5"),
+        ("dali", "contrast", -0.1, "at least 0"),
+        ("dali", "rotate_degrees", True, "type number"),
+    ],
+)
+def test_impossible_options_of_an_augment_are_refused(name, option, value, expected):
+    with pytest.raises(GpufeedError) as error:
+        check_hyper("augment", name, {**read_hyper("augment", name), option: value}, "a test")
+    assert error.value.found == f"augment.{option}: {value!r}, in a test"
+    assert expected in error.value.expected
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_each_registered_name_has_defaults_and_a_definition_and_nothing_else_has(group):
     assert {path.stem for path in (HYPER / group).iterdir()} == set(KINDS[group])
@@ -109,8 +133,16 @@ def test_schemas_are_valid_closed_and_describe_every_key(name):
     assert all("additionalProperties" in part for part in objects if part.get("type") == "object")
 
 
-def test_parameters_in_the_schema_are_those_of_the_code():
-    schema = validator("hyper").schema["properties"]
+def test_choices_and_parameters_in_the_schema_are_those_of_the_code():
+    hyper = validator("hyper").schema
+    schema, vit = hyper["properties"], hyper["$defs"]["vit"]["properties"]
+    for name in ("plain", "fastai", "lightning"):
+        trainer = schema["trainer"]["properties"][name]["properties"]
+        assert trainer["optimiser"]["enum"] == list(OPTIMISERS)
+        assert trainer.get("schedule", {"enum": list(SCHEDULES)})["enum"] == list(SCHEDULES)
+    assert schema["model"]["properties"]["resnet18"]["properties"]["stem"]["enum"] == list(STEMS)
+    assert {name: tuple(vit[name]["enum"]) for name in vit if "enum" in vit[name]} == CHOICES
+    assert hyper["$defs"]["with_rotation"]["properties"]["dtype"]["enum"] == list(DTYPES)
     for name in schema["augment"]["properties"]:
         assert set(read_hyper("augment", name)) == set(load("augment", name).defaults)
 

@@ -155,7 +155,7 @@ def test_truncated_archive_leaves_nothing_and_a_rerun_recovers(tmp_path):
 
 
 def test_options_and_number_of_archives(tmp_path):
-    with pytest.raises(GpufeedError, match="expected: no options"):
+    with pytest.raises(GpufeedError, match="expected: no options\nwhat to do: remove 'size'"):
         cifar10.reorganise([archive(tmp_path)], tmp_path / "out", "cifar10", {"size": 3})
     with pytest.raises(GpufeedError, match="0 files for layout cifar10: none"):
         cifar10.reorganise([], tmp_path / "out", "cifar10", {})

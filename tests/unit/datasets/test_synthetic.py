@@ -92,6 +92,7 @@ def test_a_small_network_learns_it_in_one_epoch():
         ("quality", 0, "at least 1"),
         ("seed", -1, "at least 0"),
         ("count", 2.5, "type integer"),
+        ("count", 5, "4 training images for 10 classes"),
         ("classes", 0, "at least 2"),
         ("evaluation_share", 1, "below 1"),
         ("grayscale_share", 1.5, "at most 1"),
@@ -103,7 +104,7 @@ def test_impossible_options(option, value, message):
 
 
 def test_full_disk_leaves_nothing(tmp_path):
-    options = {"count": 12, "size": 200, "format": "png"}  # about 90 kB an image
+    options = {"count": 12, "size": 200, "format": "png", "evaluation_share": 0}  # about 90 kB an image
     with files_of_at_most(50_000), pytest.raises(GpufeedError, match=r"no room to write in .*File too large"):
         reorganise([], tmp_path, "synthetic", options)
     assert files_below(tmp_path) == {}

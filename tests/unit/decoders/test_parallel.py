@@ -211,7 +211,8 @@ def test_dali_is_fed_where_it_does_not_take_a_file(images, tmp_path):
 
 def test_images_of_another_decoder_are_counted(images, tmp_path):
     """simplejpeg leaves PNG files to Pillow."""
-    manifest = reorganise([], tmp_path, "png", {"count": 6, "size": 16, "classes": 2, "format": "png"})
+    options = {"count": 6, "size": 16, "classes": 2, "format": "png", "evaluation_share": 0}
+    manifest = reorganise([], tmp_path, "png", options)
     paths = [*map(str, manifest.paths())]
     with open_bulk("simplejpeg", 2, CPU) as bulk:
         run(opened(bulk, paths, 3, 16), 6)

@@ -120,6 +120,13 @@ def test_cifar_stem_keeps_the_resolution():
         assert model(images).shape == (1, 10)
 
 
+def test_unknown_stem_is_told_with_the_choices():
+    from gpufeed.models.resnet import resnet18
+
+    with pytest.raises(GpufeedError, match="cifar, imagenet"):
+        resnet18(num_classes=10, stem="cifer")
+
+
 def test_a_peers_model_that_is_not_installed_is_skipped_by_its_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     monkeypatch.delitem(sys.modules, "gpufeed.models.timm_vit", raising=False)

@@ -16,7 +16,6 @@ from gpufeed.benchmarks.saved_models.model_file import load, save
 from gpufeed.core import vit_options
 from gpufeed.core.cells import Cell, impossible_as_composed
 from gpufeed.core.config import Composer, planned, read_hyper
-from gpufeed.core.config_schema import validator
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.models.make import make, portable, require
 from gpufeed.models.vit import PatchEmbedding, VisionTransformer
@@ -28,21 +27,13 @@ OPTIONS_OF = {
 }  # fmt: skip
 SIZE = (12, 8)
 IMAGES = torch.rand((3, 3, *SIZE), generator=torch.Generator().manual_seed(0))
-NAMED = ("pool", "patches", "activation", "sdpa", "residual")
-POOLS, FORMS, ACTIVATIONS, BACKENDS, RESIDUALS = (
-    validator("hyper").schema["$defs"]["vit"]["properties"][name]["enum"] for name in NAMED
-)
+POOLS, FORMS, ACTIVATIONS = (vit_options.CHOICES[name] for name in ("pool", "patches", "activation"))
 TANH = ("gelu_tanh", "linear_bias_gelu")
 
 
 def vit(seed=0, size=SIZE, classes=5, **changes):
     torch.manual_seed(seed)
     return VisionTransformer(classes, size, **{**OPTIONS_OF, **changes})
-
-
-def checked_vit(**changes):
-    vit_options.check({**OPTIONS_OF, **changes}, "a test")
-    return vit(**changes)
 
 
 def outcome(model):
@@ -92,10 +83,7 @@ def test_the_form_of_the_patches_decides_which_operation_runs():
 def test_weights_and_names_do_not_depend_on_the_form(pool):
     plain = vit(pool=pool, width=48).state_dict()
     for change in (
-        *({"activation": name} for name in ACTIVATIONS),
-        *({"sdpa": name} for name in BACKENDS),
-        *({"residual": name} for name in RESIDUALS),
-        *({"patches": name} for name in FORMS),
+        {key: name} for key, names in vit_options.CHOICES.items() if key != "pool" for name in names
     ):
         other = vit(pool=pool, width=48, **change).state_dict()
         assert list(other) == list(plain)
@@ -216,13 +204,18 @@ def test_timm_with_our_weights_gives_our_logits(pool, activation):
             "576 tokens with model.sdpa packed",
             "model.sdpa flash",
         ),
+        ({"activation": "bias_glu"}, "model.activation 'bias_glu'", "'bias_gelu'"),
+        ({"pool": "token"}, "model.pool 'token'", "'class_token'"),
+        ({"patches": "conf"}, "model.patches 'conf'", "'conv'"),
+        ({"sdpa": "flesh"}, "model.sdpa 'flesh'", "'flash'"),
+        ({"residual": "float16"}, "model.residual 'float16'", "'float32'"),
         ({"patch": 5}, "images of 12 x 8 pixels for model.patch 5", "resize"),
         ({"patch": 16}, "images of 12 x 8 pixels for model.patch 16", "resize"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(change, found, remedy):
     with pytest.raises(GpufeedError) as error:
-        checked_vit(**change)
+        vit(**change)
     assert found in error.value.found
     assert remedy in error.value.remedy
 

@@ -1,6 +1,6 @@
-"""The CUDA build of the extension, compiled, linked and loaded with the CUDA 13 stack, without a GPU.
+"""The CUDA build of the extension, compiled, linked and loaded in both CUDA stacks, without a GPU.
 
-With that of CUDA 12: tests/system/test_bare_debian.py.
+With that of CUDA 12 only where tests/system/test_bare_debian.py, which does it, cannot run (.ci/run).
 """
 
 import json
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from data_fixtures import REPOSITORY
 from ops_fixtures import LOAD, assert_links_to, assert_loaded
 from uv_fixtures import pinned_uv
@@ -27,8 +28,20 @@ print(json.dumps([str(built.library), built.about.cuda, built.about.architecture
 """
 
 
-@pytest.fixture(scope="module")
-def python(request) -> Path:
+@pytest.fixture(scope="module", params=["12", "13"])
+def stack(request) -> tuple[str, Path, dict[str, str]]:
+    """A CUDA version, the Python of its stack, and the variables by which a build finds its nvcc."""
+    if request.param == "13":
+        return "13", python_13(request), {}
+    home = os.environ.get("GPUFEED_NVCC12")
+    if home is None or not (torch.version.cuda or "").startswith("12."):
+        pytest.skip(
+            "needs torch of CUDA 12, and GPUFEED_NVCC12: the folder of sh containers/nvcc12.sh FOLDER"
+        )
+    return "12", Path(sys.executable), {"CUDA_HOME": home}
+
+
+def python_13(request) -> Path:
     """That of an environment with the CUDA 13 stack and its nvcc, which stays in pytest's cache."""
     uv = pinned_uv()
     folder = Path(request.config.cache.mkdir("cuda13")) / "venv"
@@ -44,7 +57,7 @@ def python(request) -> Path:
     return python
 
 
-def run(python: Path, code: str, argument: str) -> str:
+def run(python: Path, variables: dict[str, str], code: str, argument: str) -> str:
     """The last line that the code prints, with nothing but that environment and a C++ compiler in sight."""
     hidden = ("CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "PYTHONHOME")
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
@@ -54,16 +67,17 @@ def run(python: Path, code: str, argument: str) -> str:
     # /usr/bin has the compiler's own programs, and no nvcc where CUDA comes from NVIDIA
     folders = [str(python.parent), *(str(Path(path).parent) for path in compilers), "/usr/bin", "/bin"]
     environment |= {"PATH": os.pathsep.join(folders), "PYTHONPATH": str(REPOSITORY)}
-    environment["TORCH_CUDA_ARCH_LIST"] = "9.0+PTX"  # one: each takes ten seconds
+    environment |= {"TORCH_CUDA_ARCH_LIST": "9.0+PTX"} | variables  # one: each takes ten seconds
     command = [python, "-c", code, argument]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(argument).parent)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip().splitlines()[-1]
 
 
-def test_it_compiles_links_and_loads_beside_torch_without_a_gpu(python, tmp_path):
-    path, cuda, architectures = json.loads(run(python, BUILD, str(tmp_path / "extension")))
-    assert cuda.startswith("13.")
+def test_it_compiles_links_and_loads_beside_torch_without_a_gpu(stack, tmp_path):
+    version, *place = stack
+    path, cuda, architectures = json.loads(run(*place, BUILD, str(tmp_path / "extension")))
+    assert cuda.startswith(f"{version}.")
     assert architectures == ["9.0+PTX"]
-    assert_links_to(Path(path), "13")
-    assert_loaded(run(python, LOAD, path))
+    assert_links_to(Path(path), version)
+    assert_loaded(run(*place, LOAD, path))

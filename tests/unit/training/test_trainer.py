@@ -135,6 +135,18 @@ def test_constant_stays():
     assert learning_rates(OPTIONS, 3) == [1e-2] * 3
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimiser": "adma"}, "trainer.optimiser 'adma'"),
+        ({"schedule": "cosine"}, "trainer.schedule 'cosine'"),
+    ],
+)
+def test_unknown_names_are_refused(tmp_path, change, message):
+    with pytest.raises(GpufeedError, match=message):
+        toy_trainer(tmp_path, options=change)
+
+
 def test_weight_decay_can_leave_biases_and_norms_alone():
     """Without a gradient AdamW changes a parameter by its decay alone."""
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Conv2d(1, 1, 2))

@@ -23,7 +23,7 @@ from torchvision import transforms
 
 import gpufeed
 from gpufeed.watch import causes, stages
-from gpufeed.watch.signs import Look, Signs, slope
+from gpufeed.watch.signs import CPU_EVERY, MOST, Look, Signs, slope
 
 MIB = 2**20
 
@@ -63,6 +63,20 @@ def named(result: dict, seen: Signs, device: str = "cpu") -> dict[str, dict]:
 @pytest.fixture(autouse=True)
 def four_cores(monkeypatch):
     monkeypatch.setattr(causes, "cores_allowed", lambda: 4)
+
+
+@pytest.mark.parametrize("batches", [1, 5, 7, 8, 14, 140])
+def test_cpu_time_is_read_as_often_at_each_batch_of_an_epoch_and_as_far_back_as_bodies_are_kept(batches):
+    seen, read, epochs = Signs(look_at=float("inf")), dict.fromkeys(range(batches), 0), 9 * MOST // batches
+    for number in range(epochs * batches):
+        seen.enter(0, ())
+        seen.fetch(0, number % batches, False, 0.0)
+        seen.leave()
+        read[number % batches] += seen.left[1] is not None
+    assert min(read.values()) == pytest.approx(epochs / CPU_EVERY, rel=0.2)
+    assert max(read.values()) == pytest.approx(epochs / CPU_EVERY, rel=0.2)
+    assert MOST <= len(seen.bodies) <= 2 * MOST
+    assert MOST // CPU_EVERY <= len(seen.worked) <= 2 * (MOST // CPU_EVERY)
 
 
 def looks(seen: Signs, workers: int, cpu_s: float, delay_s: float = 0.0) -> Signs:

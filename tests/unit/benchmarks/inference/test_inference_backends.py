@@ -150,6 +150,15 @@ def test_a_session_that_reads_torchs_memory_waits_for_torch(settings, monkeypatc
     assert logits.shape == (BATCH, len(setting.saved.classes))
 
 
+@pytest.mark.slow
+def test_compiled_to_the_end_it_says_what_the_model_says(settings):
+    setting = settings("vit_mean", "fp32")
+    ready, model = prepared("compiled", setting), setting.model()
+    with torch.no_grad():
+        wanted, found = model(setting.images), ready.run(setting.images)
+    assert (found - wanted).abs().max() <= TOLERANCES["fp32"] * wanted.abs().max()
+
+
 CARDS = ("SM75", "SM80", "SM86", "SM89")
 MIB = 2**20
 

@@ -14,7 +14,7 @@ from gpufeed.augment.reference import TorchAugment
 from gpufeed.benchmarks.end_to_end import COLUMNS, measure
 from gpufeed.core.cells import Cell, impossible
 from gpufeed.core.config import read_hyper
-from gpufeed.core.errors import Skip
+from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.record import RECORD
 from gpufeed.training.engines.fastai import FastaiTrainer
 from gpufeed.training.engines.plain import PlainTrainer
@@ -159,6 +159,8 @@ def test_the_recorder_is_there_if_asked_for(tmp_path, recorder):
 def test_what_it_cannot_do_is_told(tmp_path):
     with pytest.raises(Skip, match="mixed precision on CUDA GPUs only, and this cell's device is cpu"):
         FastaiTrainer(toy_job(tmp_path, precision="bf16"))
+    with pytest.raises(GpufeedError, match=r"trainer\.optimiser 'adma'"):
+        prepared(toy_job(tmp_path, options={"optimiser": "adma"}))
 
 
 @pytest.mark.parametrize(

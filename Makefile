@@ -74,12 +74,12 @@ test: setup
 
 # every test: those of Slurm mostly wait, so they run beside the others; the last ones want the machine for themselves
 test-all: setup lint
-	$(MAKE) --no-print-directory -j 2 --output-sync=target test-slurm test-others
+	$(MAKE) --no-print-directory -j 2 test-slurm test-others
 	$(PYTEST) -m alone
 	@$(BIN)/python tests/cuda/ledger.py stale
 
 test-slurm:
-	$(PYTEST) -o cache_dir=.pytest_cache/slurm -m slurm
+	$(PYTEST) -o cache_dir=.pytest_cache/slurm tests/workflow -m slurm
 
 test-others:
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not alone and not slurm"

@@ -107,7 +107,7 @@ def test_the_sum_and_what_is_left_of_it(tmp_path):
     assert f"{(whole - repeat) / 60:.1f} of them left" in said
     assert "disk" not in said
     assert "2 repeats, 2 verdicts" in said
-    assert "3 cells' ceilings" in said
+    assert "3 cells' limits" in said
 
 
 def test_what_no_document_tells_is_said(tmp_path):

@@ -4,29 +4,23 @@ NAME.tar.xz holds files below the folder that it lies in, at the paths that a ru
 only: used while planning.
 """
 
-import fcntl
-import hashlib
 import io
-import json
 import lzma
 import os
-import shutil
 import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import NO_ENTRY, NO_ROOM, refusal, whole
+from gpufeed.core.file_writes import NO_ENTRY, NO_ROOM, refusal
 
 ENDING = ".tar.xz"
 XZ = b"\xfd7zXZ\x00"  # how a file of this format begins
-LIST = "files.json"  # written last: a copy without it, or without one of its files, is not whole
-DAY_S = 86400
 BROKEN = (tarfile.TarError, lzma.LZMAError, EOFError)
-_held: dict[Path, int] = {}  # copies that this process reads: file descriptors with a shared lock
+# folder and archives as they are -> its copy, which this process removes at its end
+_copies: dict[tuple, tuple[tempfile.TemporaryDirectory, Path]] = {}
 
 
 def pack(folder: Path, paths: Iterable[Path], archive: Path) -> None:
@@ -42,7 +36,7 @@ def pack(folder: Path, paths: Iterable[Path], archive: Path) -> None:
 
 
 def extract(archive: str | Path, folder: Path) -> list[Path]:
-    """Write the files of an archive that are missing below a folder, each whole; return where all lie.
+    """Write the files of an archive below a folder; return where they lie.
 
     Raises GpufeedError for a damaged archive, and for a member that is no file or would lie elsewhere.
     `TarFile.extractall` checks members from Python 3.11.4 on only.
@@ -57,11 +51,10 @@ def extract(archive: str | Path, folder: Path) -> list[Path]:
                 if not info.isreg() or place.is_absolute() or ".." in place.parts:
                     raise _unusable(archive, f"with {info.name!r}, which is no file below its folder")
                 found.append(folder / place)
-                if not found[-1].is_file():
-                    with whole(found[-1], shared=True) as partial:
-                        partial.write_bytes(tar.extractfile(info).read())
-                        partial.chmod(info.mode & 0o755 | 0o600)
-                        os.utime(partial, (time.time(), info.mtime))
+                found[-1].parent.mkdir(parents=True, exist_ok=True)
+                found[-1].write_bytes(tar.extractfile(info).read())
+                found[-1].chmod(info.mode & 0o755 | 0o600)
+                os.utime(found[-1], (time.time(), info.mtime))
     except BROKEN as error:
         raise _unusable(archive, f"which cannot be unpacked: {error}") from error
     return found
@@ -108,14 +101,18 @@ def _is_ours(path: Path) -> bool:
 def unpacked(folder: str | Path) -> Path:
     """Return the folder itself, or with archives in it a copy that has their files in their places.
 
-    The copy lies in the system's temporary folder, named by a digest of the archives. Other files are links
-    to those of the folder. What a cleaner removed is written again. Raises GpufeedError for a damaged
-    archive, and if the copy cannot be written or its place is another user's.
+    The copy lies in the system's temporary folder until this process ends. Other files are links to those of
+    the folder. Raises GpufeedError for a damaged archive, and if the copy cannot be written.
     """
     folder = Path(folder)
     try:
-        archives = archives_of(folder)
-        return _copy(folder.resolve(), [path.resolve() for path in archives]) if archives else folder
+        if not (archives := archives_of(folder)):
+            return folder
+        whole, states = folder.resolve(), [(path, path.stat()) for path in archives]
+        key = (whole, *((path, state.st_mtime_ns, state.st_size) for path, state in states))
+        if key not in _copies or not _copies[key][1].is_dir():
+            _copies[key] = _copy(whole, [path.resolve() for path in archives])
+        return _copies[key][1]
     except OSError as error:
         known = refusal(error, tempfile.gettempdir()) if error.errno in NO_ROOM | NO_ENTRY else None
         raise known or GpufeedError(
@@ -125,78 +122,15 @@ def unpacked(folder: str | Path) -> Path:
         ) from error
 
 
-def _copy(folder: Path, archives: list[Path]) -> Path:
-    left_out = (ENDING, ".html", ".py")
-    loose = [path for path in folder.rglob("*") if not path.name.endswith(left_out) and path.is_file()]
-    digest = hashlib.sha256(str(folder).encode())
+def _copy(folder: Path, archives: list[Path]) -> tuple[tempfile.TemporaryDirectory, Path]:
+    kept = tempfile.TemporaryDirectory(prefix="gpufeed-published-", ignore_cleanup_errors=True)
+    place = Path(kept.name) / folder.name
     for path in archives:
-        digest.update(f"{path.relative_to(folder)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    own = Path(tempfile.gettempdir()) / f"gpufeed-published-{os.getuid()}"
-    own.mkdir(mode=0o700, exist_ok=True)
-    if own.stat().st_uid != os.getuid():
-        raise GpufeedError(f"{own} of another user", "a folder of yours, or none", "set TMPDIR to another")
-    kept = own / digest.hexdigest()[:16]
-    place = kept / folder.name
-    _hold(kept)
-    links = {place / path.relative_to(folder): path for path in loose}
-    if not _is_whole(kept, place):
-        files = [one for path in archives for one in extract(path, place / path.parent.relative_to(folder))]
-        with whole(kept / LIST, shared=True) as partial:
-            names = [one.relative_to(place).as_posix() for one in files]
-            partial.write_text(json.dumps({"folder": str(folder), "files": names}))
-        _remove_old(own, folder)
-    for link, path in links.items():
-        if not os.path.lexists(link):
+        extract(path, place / path.parent.relative_to(folder))
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.name.endswith((ENDING, ".html", ".py")):
+            link = place / path.relative_to(folder)
             link.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):  # another process was faster
+            if not link.exists():
                 link.symlink_to(path)
-    for path in place.rglob("*"):
-        if path.is_symlink() and path not in links:
-            path.unlink(missing_ok=True)
-    return place
-
-
-def _is_whole(kept: Path, place: Path) -> bool:
-    try:
-        return all((place / name).is_file() for name in json.loads((kept / LIST).read_text())["files"])
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-def _hold(kept: Path) -> None:
-    """Keep other processes from removing a copy until this one ends, where the filesystem has locks."""
-    while True:
-        kept.mkdir(exist_ok=True)
-        if kept in _held and os.path.samestat(os.fstat(_held[kept]), kept.stat()):
-            return
-        number = os.open(kept, os.O_RDONLY)
-        with suppress(OSError):
-            fcntl.flock(number, fcntl.LOCK_SH)
-        with suppress(FileNotFoundError):  # removed in between
-            if os.path.samestat(os.fstat(number), kept.stat()):
-                _held[kept] = number
-                return
-        os.close(number)
-
-
-def _remove_old(own: Path, folder: Path) -> None:
-    """Remove earlier copies of this folder, and those of folders that are gone, if no process holds them.
-
-    A copy without a list is being made, or a process was killed meanwhile: it stays for a day.
-    """
-    for kept in own.iterdir():
-        if kept in _held:
-            continue
-        with suppress(OSError):
-            try:
-                of = Path(json.loads((kept / LIST).read_text())["folder"])
-                old = of == folder or not of.exists()
-            except (OSError, ValueError, KeyError):
-                old = time.time() - kept.stat().st_mtime > DAY_S
-            if old:
-                number = os.open(kept, os.O_RDONLY)
-                try:
-                    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(kept, ignore_errors=True)
-                finally:
-                    os.close(number)
+    return kept, place

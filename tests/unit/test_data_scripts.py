@@ -46,7 +46,11 @@ def test_prepare_dataset(tmp_path):
         "prepare_dataset",
         input=Named(archives=[]),
         params=Named(
-            layout="synthetic", dataset="small", options={"count": 20, "size": 8}, resize=[6, 4], quantity={}
+            layout="synthetic",
+            dataset="small",
+            options={"count": 20, "size": 8, "classes": 2},
+            resize=[6, 4],
+            quantity={},
         ),
         output=Named(manifest=str(tmp_path / "manifest.parquet"), images=str(tmp_path / "images")),
         config={"max_quarantined_share": 0.0, "data_form": "folders"},

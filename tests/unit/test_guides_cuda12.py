@@ -43,7 +43,7 @@ def test_what_it_says_of_the_hybrid_pipeline_with_the_cuda_12_stack_is_of_its_re
     assert said("N and N images/s by `chain`, N and N by `torch` (CIFAR-10") == rates
     assert all(len(machines_of(cell)) == 2 for cell in (*by, fastai, graphs))
     both = [hybrid(cuda_graphs=True), graphs]
-    sentence = "is at N % and N % of its own machine's ceiling, not distinguishable from it (n = N and N;"
+    sentence = "is at N % and N % of its own machine's limit, not distinguishable from it (n = N and N;"
     assert said(sentence) == [
         *(round(100 * cell["ceiling_share"]) for cell in both),
         *(cell["n_repeats"] for cell in both),

@@ -19,6 +19,7 @@ from gpufeed.system.statistics import (
     MATTERS,
     SAME,
     SLOWER,
+    UNLIKE,
     difference,
     paired_ratio,
     unpaired_ratio,
@@ -119,7 +120,7 @@ def test_sides_that_differ_in_number_and_spread_have_a_range_alone(tmp_path):
     assert unpaired_ratio([2 * value for value in even], [*even, 100.0]).interval  # as wide
     for sides in ((wide, [*even, 100.0]), ([*even, 100.0], wide)):
         found = unpaired_ratio(*sides)
-        assert (found.n, found.interval, difference(found), found.apart) == (6, None, FEW, True)
+        assert (found.n, found.interval, difference(found), found.apart) == (6, None, UNLIKE, True)
     assert unpaired_ratio([100.0] * 6, [100.0] * 7).interval == (1.0, 1.0)
 
     def repeats(loader, rates):

@@ -7,8 +7,9 @@ advice costs against the search's best. RESULT.json has all probes and rates: `R
 again from them, without measuring.
 
 --device cuda takes the four tasks for a GPU. --archives: folder of cifar10-jpeg.npz, tiny-imagenet-40.zip and
-imagenet-800.zip. Each probe and each measurement is a process of its own, forked from
-one that has imported torch and has computed nothing.
+imagenet-800.zip. --minutes ends the search of a task early: RESULT.json has what was measured until then.
+Each probe and each measurement is a process of its own, forked from one that has imported torch and has
+computed nothing.
 """
 
 import argparse
@@ -290,6 +291,7 @@ def stores_of(config: Mapping, cell: Cell, archives: Path, data: Path) -> tuple[
 def search(name: str, one: Mapping[str, Any], given: argparse.Namespace) -> dict[str, Any]:
     """Probes, rates of all cells, and rates once more of the cells that matter, of one task."""
     began, config = time.time(), config_of(name, one, given.device)
+    end = began + 60 * given.minutes
     plan = planned(config)
     cells = {cell: plan.cells[name][cell] for cell in candidates(plan, name)}
     places = {cell: stores_of(config, of, given.archives, given.data) for cell, of in cells.items()}
@@ -313,20 +315,21 @@ def search(name: str, one: Mapping[str, Any], given: argparse.Namespace) -> dict
             print(f"  {cell}: {record.throughput or record.sentence}", flush=True)
             return record.throughput and record.throughput["images_per_s"]
 
-        return forked(work)
+        return forked(work) if time.time() < end else None
 
     probes, rates, probes_s, search_s = [], {}, 0.0, 0.0
     for cell in cells:  # what drifts on the machine meets both alike
-        began = time.time()
+        if (began := time.time()) > end:
+            break
         found = probed(cell)
         probes += [] if found is None else [found]
         probes_s, began = probes_s + time.time() - began, time.time()
         rates[cell] = [rate(cell)]
         search_s += time.time() - began
     for _ in range(given.rounds - 1):
-        for cell in cells:
+        for cell in rates:
             rates[cell].append(rate(cell))
-    rates = {cell: list(filter(None, found)) for cell, found in rates.items()}
+    rates = {cell: known for cell, found in rates.items() if (known := list(filter(None, found)))}
     (of,) = plan.blocks[name]["today"]
     advice = advise(probes, of, config["experiments"][name]["advice"]["best"])
     again: dict[str, list[float | None]] = {}
@@ -372,7 +375,7 @@ def judged(found: Mapping[str, Any]) -> dict[str, Any]:
     tried = {found["of"], *(one["cell_id"] for one in advice["candidates"] if one["chosen"])} & rates.keys()
     # what is advised once it was measured is the fastest of these; another measurement says what it is worth
     verified = max(tried, key=lambda cell: searched.get(cell, 0.0))
-    best = max(again.values())
+    best = max(again.values(), default=math.nan)
     return {
         "cells": len(done),
         "errors": {cell: ours[cell] / rates[cell] - 1 for cell in ours},
@@ -419,6 +422,8 @@ def report(result: Mapping[str, Any]) -> None:
 
 
 def shown(errors: Mapping[Any, float]) -> str:
+    if not errors:
+        return "not measured"
     sizes = [abs(error) for error in errors.values()]
     return f"{statistics.median(sizes) * 100:.1f} % in the median, {max(sizes) * 100:.1f} % at worst"
 
@@ -435,6 +440,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data/advice"))
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement, behind its warm-up")
     parser.add_argument("--rounds", type=int, default=2, help="measurements of each cell")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of each task, or little more")
     parser.add_argument("--again", type=int, default=3, help="further measurements of the cells that matter")
     given = parser.parse_args()
     if given.refit:

@@ -3,10 +3,12 @@
 For each loader one process sets a cell up as the workflow does, and measures its accelerator utilization (AU)
 in two ways: `workflow`, pairs of segments end to end and compute only (gpufeed.benchmarks.ceilings); `watch`,
 a plain loop inside gpufeed.watch, over the same open loader and with the same training step. Runs alternate
-in the order ABBA. AU leaves the starts of epochs out on both sides; `whole_epochs` has them. Writes the means
-of the runs and their difference in points. Exit status 1 where one is above a point. On a GPU steps are CUDA
-graphs: launched one by one they last as long as the host takes, which differs by a tenth from run to run. It
-ends after `--seconds` or little more: what a loader has left of its share bounds the pairs of each run.
+in the order ABBA. AU leaves the starts of epochs out on both sides; `whole_epochs` has them. An epoch must be
+several times as long as the loader's queue (workers x prefetch), or nothing of it is steady: see --copies.
+Writes the means of the runs and their difference in points. Exit status 1 where one is above a point. On a
+GPU steps are CUDA graphs: launched one by one they last as long as the host takes, which differs by a tenth
+from run to run. It ends after `--seconds` or little more: what a loader has left of its share bounds the
+pairs of each run.
 """
 
 import argparse
@@ -88,7 +90,13 @@ def by_workflow(bench: Bench, ready: Ready, alone: ReplayedBatch, pairs: int, en
     both = [(pair["compute_only"]["seconds"], pair["end_to_end"]) for pair in found]
     steady = [compute_s / (end["seconds"] - end["start_s"]) for compute_s, end in both]
     whole = [compute_s / end["seconds"] for compute_s, end in both]
-    return {"au": statistics.median(steady), "whole_epochs": statistics.median(whole), "n": len(found)}
+    images = ready.loader.share
+    rates = {
+        "compute_only": images / statistics.median(compute_s for compute_s, _ in both),
+        "end_to_end": images / statistics.median(end["seconds"] - end["start_s"] for _, end in both),
+    }
+    au = {"au": statistics.median(steady), "whole_epochs": statistics.median(whole), "n": len(found)}
+    return au | {"images_per_s": rates}
 
 
 def by_watch(bench: Bench, ready: Ready, pairs: int, most: int, end: float) -> dict[str, float]:
@@ -110,7 +118,8 @@ def by_watch(bench: Bench, ready: Ready, pairs: int, most: int, end: float) -> d
             f"no pair of stretches: {found['verdict']}", "at least one", "more images or epochs"
         )
     kept = {name: found[name] for name in ("method", "steps", "epochs", "held", "not_measured", "au")}
-    return {"au": found["au"]["value"], "n": found["au"]["n"], "watch": kept}
+    rates = {name: found[name]["samples_per_second"] for name in ("compute_only", "end_to_end")}
+    return {"au": found["au"]["value"], "n": found["au"]["n"], "images_per_s": rates, "watch": kept}
 
 
 def compared(given: argparse.Namespace, cell: Cell, manifest: Path, shelf: Shelf, end: float) -> dict:

@@ -46,6 +46,7 @@ def test_one_command_measures_a_folder_and_goes_on_after_an_interrupt(folder, ph
     report = Path(unquote(urlparse(out.strip().splitlines()[-1].removeprefix("Report: ")).path))
     assert report == (folder / "results/run/report.html").resolve()
     assert "slow_loader.py:Slow" in report.read_text()
+    assert str(photographs / "train") in report.read_text()  # in the script to paste
     written = yaml.safe_load((folder / "results/run/config.yaml").read_text())
     assert written["experiments"]["own"]["common"]["model"] == model
 

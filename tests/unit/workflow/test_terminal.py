@@ -198,12 +198,21 @@ def test_a_dry_run_ends_with_its_jobs(screen):
     ours = screen(dryrun=True)
     counts = {
         "event": "run_info",
-        "stats": {"measure_cell": 12, "gate": 3, "plot": 1, "tabulate": 1, "all": 1},
+        "stats": {
+            "measure_cell": 12,
+            "gate": 2,
+            "gate_tuned": 1,
+            "plot": 1,
+            "tabulate": 1,
+            "advise": 1,
+            "all": 1,
+        },
     }
     assert ours.send(**counts) == ""
     assert ours.send(**ours.job(1)) == ""
     said = ours.send(**counts)
-    assert said.startswith("17 jobs to run: measure_cell 12, gate 3, plot 1, 1 more rules.")
+    stages = "measuring 12 repeats, checking the samples of 3 loaders, writing tables, figures and report"
+    assert said.startswith(f"18 jobs to run: {stages}, 1 other. ")
     assert len(said.splitlines()) == 1
 
 

@@ -14,11 +14,14 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError, unknown
@@ -138,6 +141,29 @@ class Terminal(logging.Handler):
         self.began_s, self.expected_s, self.measured, self.failed = None, 0.0, 0, 0
         self.shows_status, self.wide = False, 0
         self.exit = ""
+        self.interrupts, self.kills = 0, False
+
+    def hear_interrupts(self, kills: bool) -> None:
+        """Let Ctrl-C end the run, where it does so: the first stops the jobs, which a second one kills.
+
+        kills: whether the jobs run here. Others are stopped by commands, which a second Ctrl-C leaves alone.
+        """
+        self.kills = kills
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self.interrupted)
+
+    def interrupted(self, number: int, frame: object) -> None:
+        """Raise SystemExit at the first Ctrl-C, which Snakemake treats alike and Python prints nothing of."""
+        self.interrupts += 1
+        if self.interrupts == 1:
+            raise SystemExit(130)  # an interrupt's exit code in shells
+        jobs = psutil.Process().children(recursive=True) if self.kills else []
+        if jobs and self.interrupts == 2:
+            with suppress(RuntimeError):  # in the middle of another line
+                self.write("Killing the jobs.")
+        for job in jobs:
+            with suppress(psutil.NoSuchProcess):
+                job.kill()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message of Snakemake's logger; a full disk or a lost terminal does not end the run."""
@@ -297,7 +323,9 @@ class Terminal(logging.Handler):
         return [f"{experiment}: {counted(repeat)} of each cell is done{self.time_left(rest)}"]
 
     def stopped(self, error: logging.LogRecord) -> list[str]:
-        """Return why a job failed, and where its log is."""
+        """Return why a job failed, and where its log is; nothing of a job that Ctrl-C ended."""
+        if self.interrupts:
+            return []
         self.failed += 1
         job = self.jobs.pop(error.jobid, None)
         logs = [path for path in error.log if os.path.exists(path)]

@@ -6,6 +6,7 @@ Snakemake has ended should stop before them. Worker processes import the script 
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,9 +26,9 @@ BEGAN_S = time.time()  # before the other imports, so that a record can separate
 def run(snakemake: Any, work: Callable[["Job"], None], forks: bool = False, on_cores: bool = False) -> None:
     """Run the work of a job: it logs to its file, ends with its Snakemake, and fails with status 1.
 
-    What `work` finds missing on this node is not a failure, but becomes the status of its document. forks:
-    `work` forks a process, before which no thread may run, and then calls Job.watch itself. on_cores: `work`
-    times a cell, and is pinned to its cores.
+    Ctrl-C ends it without a traceback. What `work` finds missing on this node is not a failure, but becomes
+    the status of its document. forks: `work` forks a process, before which no thread may run, and then calls
+    Job.watch itself. on_cores: `work` times a cell, and is pinned to its cores.
     """
     from gpufeed.system import parent_watchdog
 
@@ -37,11 +38,15 @@ def run(snakemake: Any, work: Callable[["Job"], None], forks: bool = False, on_c
 
     from gpufeed.system.job_log import job_log
 
-    with job_log(snakemake.log[0]) as log:
-        job = Job(snakemake, log, runs)
-        if on_cores:
-            job.pin_to_cores()
-        work(job)
+    try:
+        with job_log(snakemake.log[0]) as log:
+            job = Job(snakemake, log, runs)
+            if on_cores:
+                job.pin_to_cores()
+            work(job)
+    except KeyboardInterrupt:  # Snakemake says that jobs were stopped
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sys.exit(130)  # an interrupt's exit code in shells
 
 
 class Job:

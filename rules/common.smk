@@ -35,6 +35,8 @@ from gpufeed.workflow.run import Run
 from gpufeed.workflow.terminal import OURS, Known, installed
 
 TERMINAL = installed(workflow, logger)
+if TERMINAL:
+    TERMINAL.hear_interrupts(kills=workflow.resource_settings.nodes is None)
 try:
     if workflow.is_main_process:
         check_files(workflow.configfiles)  # Snakemake ignores duplicate keys

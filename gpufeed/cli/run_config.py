@@ -25,6 +25,7 @@ OF_THE_GPU = "of_the_gpu"  # its block for GPUs: a quick run without one leaves 
 HERE = "the command line"
 SHORT_SIDE = 256 / 224  # of evaluation images, to the size that is cut from their middle
 DECODER = "torchvision_cpu"  # of workers that have a choice
+STEPS_OF_AN_EPOCH = 4  # at least, with a batch size that nobody asked for
 KINDS_OF_DATA = (
     "a folder with CLASS/IMAGE, or with train/CLASS/IMAGE and val/CLASS/IMAGE; a name in `sources` of the "
     "config; or a torch Dataset, path.py:attribute"
@@ -142,10 +143,29 @@ def blocks_of(blocks: Mapping[str, dict], loaders: Iterable[str]) -> dict[str, d
     return kept
 
 
-def plan_of(config: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Plan, str, dict[str, Any] | None]:
+def images_to_train_on(config: Mapping[str, Any], changes: Mapping[str, Any]) -> int | None:
+    """Return how many images of a folder a run trains on; None where its images come from elsewhere."""
+    dataset = changes["experiments"][EXPERIMENT]["common"]["dataset"]
+    source = {**config["sources"].get(dataset, {}), **changes["sources"].get(dataset, {})}
+    return images_in(source) if "folder" in source else None
+
+
+def fit_batch(changes: Mapping[str, Any], images: int) -> str:
+    """Lower the batch size where the images are few, and return the sentence on it; empty if it stays."""
+    common = changes["experiments"][EXPERIMENT]["common"]
+    size = 1 << max(1, (images // STEPS_OF_AN_EPOCH).bit_length() - 1)  # a power of two, at least 2
+    if size >= common["batch_size"]:
+        return ""
+    common["batch_size"] = size
+    return f"batch size: {size}, since there are {images} images to train on; --batch-size N sets another"
+
+
+def plan_of(
+    config: Mapping[str, Any], changes: Mapping[str, Any], images: int | None
+) -> tuple[Plan, str, dict[str, Any] | None]:
     """Return the plan of a run, the folder of its results, and the settings of its advice.
 
-    Nothing is prepared: references are tried, and the images of a folder listed. Raises GpufeedError for what
+    images: to train on, if known. Nothing is prepared: references are tried. Raises GpufeedError for what
     cannot be measured.
     """
     whole = merged_config(config, changes)
@@ -154,11 +174,9 @@ def plan_of(config: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Plan
     if refused := unwritable(whole["results"]):
         raise refused
     plan = planned(whole)
-    images = {name: images_in(source) for name, source in whole["sources"].items() if "folder" in source}
     cells = plan.cells[EXPERIMENT].values()
-    for cell in cells:
-        if cell.dataset in images:
-            check_batch(cell, images[cell.dataset])
+    for cell in cells if images is not None else ():
+        check_batch(cell, images)
     if all(map(is_limit, cells)):
         left = {one.sentence for one in plan.left_out if one.experiment == EXPERIMENT}
         limits = sorted({cell.loader for cell in cells})

@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from os import killpg
 
 INTERRUPTED = 130  # what shells say of an interrupt
-PATIENCE_S = 60.0  # that Snakemake has to end its jobs, until it is killed
+PATIENCE_S = 60.0  # that Snakemake has to end its jobs
+HURRY_S = 10.0  # that it has to kill them and to unlock its folder, until it is killed itself
 STOPPED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -39,12 +40,12 @@ def follow(command: list[str]) -> int:
 def stop(process: subprocess.Popen) -> None:
     """End Snakemake and its jobs as Ctrl-C does, so that it unlocks its folder.
 
-    What is left after PATIENCE_S, or at another interrupt, is killed.
+    After PATIENCE_S, or at another interrupt, it kills its jobs. What is left after HURRY_S, or at a third
+    interrupt, is killed.
     """
-    for how, seconds in ((signal.SIGINT, PATIENCE_S), (signal.SIGKILL, None)):
-        with suppress(ProcessLookupError):
+    for how, seconds in ((signal.SIGINT, PATIENCE_S), (signal.SIGINT, HURRY_S), (signal.SIGKILL, None)):
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired, Interrupted):
             killpg(process.pid, how)
-        with suppress(subprocess.TimeoutExpired, Interrupted):
             process.wait(seconds)
 
 

@@ -59,7 +59,7 @@ def answers(
         wide = max(map(len, tables))
         return [f"{name:{wide}}  {lead}" for name, cells in tables.items() for lead in leads(cells)]
     ((name, cells),) = tables.items()
-    said = [*leaderboard(cells), *unmeasured(cells), *leads(cells, "Verdict: ")]
+    said = [*leaderboard(cells), *unmeasured(cells), *leads(cells, "Answer: ")]
     return [*said, *advice_lines(results, name, advised[name], cells)]
 
 
@@ -88,7 +88,7 @@ def cells_of(records: Sequence[Path]) -> "pd.DataFrame":
 
 
 def leads(cells: "pd.DataFrame", before: str = "") -> list[str]:
-    """Return the verdict on an experiment in a line, one for each machine."""
+    """Return the answer of an experiment in a line, one for each machine."""
     from gpufeed.report import verdicts
 
     return [f"{before}{found.lead}." for found in verdicts.answers(cells) if found.headline and found.lead]
@@ -115,7 +115,7 @@ def advice_lines(
 def leaderboard(cells: "pd.DataFrame") -> list[str]:
     """Return the measured loaders, the fastest first, as the lines of a table; the limit is its last row.
 
-    cells: of `cells_of`. Of several tasks it is that of the verdict, of many loaders the first MOST.
+    cells: of `cells_of`. Of several tasks it is that of the answer, of many loaders the first MOST.
     """
     from gpufeed.report import tables, verdicts, wording
 

@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     add("folder", metavar="FOLDER", help=f"the images: {run_config.KINDS_OF_DATA}")
     add("--model", metavar="REF", help="a name, torchvision:NAME, timm:NAME or path.py:attribute (resnet18)")
     add("--size", **number, help="pixels of a side that the model sees (224; a timm model has its own)")
-    add("--batch-size", **number, help="images a step (128)")
+    add("--batch-size", **number, help="images a step (128, or fewer for few images)")
     add("--steps", **number, help="steps of a repeat, at least (200)")
     add("--limit", **number, help="images to train on at most (20000 of a folder)")
     add("--quick", action="store_true", help="four loaders that suit most nodes, each once")
@@ -64,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = run_config.shipped_config()
         changes = run_config.config_of(asked, config["sources"])
-        plan, results, advice = run_config.plan_of(config, changes)
+        images = run_config.images_to_train_on(config, changes)
+        batch = run_config.fit_batch(changes, images) if images and not asked.batch_size else ""
+        plan, results, advice = run_config.plan_of(config, changes, images)
         path = Path(results) / "config.yaml"
         lock = locked(path.parent)
         write_config(path, changes, sys.argv[1:] if arguments is None else arguments)
@@ -74,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     with lock:
+        if batch:
+            print(batch)
         return measured(asked, path, lambda: run_results.planned(plan, path.parent, advice))
 
 

@@ -133,7 +133,7 @@ def admit(path: str | Path) -> Verdict:
     """
     verdict = Verdict.read(path)
     if verdict.status == "failed":
-        raise NotPassed(f"{verdict.loader} did not pass the equivalence gate: {verdict.sentence}")
+        raise NotPassed(f"{verdict.loader} did not pass the equivalence check: {verdict.sentence}")
     if verdict.status == "skipped":
         raise Skip(verdict.sentence)
     return verdict
@@ -149,6 +149,6 @@ def check_same(path: str | Path, verdict: Verdict, what: str, here: str) -> None
     if judged != here:
         outdate(path, verdict.attempt)
         raise NotPassed(
-            f"{verdict.loader} passed the equivalence gate with {what} {judged}, and this cell has {here}: "
-            "the next run judges it again."
+            f"{verdict.loader} passed the equivalence check with {what} {judged}, and this cell has {here}: "
+            "the next run checks it again."
         )

@@ -62,9 +62,8 @@ RESULT_KINDS = {
     "gates": ResultKind(
         "gate/{unit}.json",
         "gates",
-        ("verdict", "verdicts"),
+        ("equivalence check", "equivalence checks"),
         12,
-        ("verdict of the gate", "verdicts of the gate"),
         units=3,
     ),
     "sweeps": ResultKind(

@@ -87,7 +87,7 @@ def table(
         whole += sum(seconds.values())
         left += sum(lasts for path, lasts in seconds.items() if not Path(path).exists())
         repeats = sum(place.parts[0] == "records" for place in parted.values())
-        said = counted(own, results) + ", a guess: none was timed" * (0 < repeats == guessed)
+        said = counted(own, results) + ", a guess: no such run was timed" * (0 < repeats == guessed)
         expected = minutes(sum(seconds.values())) if own else "-"
         if len(rows) < most - (len(parts) > most):
             rows.append((name, expected, said or "nothing to measure"))
@@ -140,7 +140,7 @@ def minutes(seconds: float) -> str:
 
 
 def counted(paths: Iterable[str], results: str) -> str:
-    """Return the number of documents by kind, such as `46 repeats, 1 verdict`."""
+    """Return the number of documents by kind, such as `46 repeats, 1 equivalence check`."""
     folders = [Path(path).relative_to(results).parts[0] for path in paths]
     found = [(KINDS[folder], folders.count(folder)) for folder in KINDS if folder in folders]
     return ", ".join(f"{n} {kind.words[n != 1]}" for kind, n in found)

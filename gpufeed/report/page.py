@@ -65,7 +65,8 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
     ({"lines": [...]}), "models" (cells), "impact",
     "inference" and "ceilings" (cells), "side_by_side" (block -> its cell), "builds"
     (<decoder>-<cores>) and "gates" (<dataset>/<loader>/<settings>)}},
-    "left_out": [{"experiment", "sentence", "combinations"}], "command": str (see `command`)}.
+    "left_out": [{"experiment", "sentence", "combinations"}], "command": str (see `command`), and, where there
+    are any, "folders" (dataset -> the folder of its images, for the code to paste)}.
     """
     table = load_records.read_records(found.paths)
     steps, damaged_steps = load_records.read_steps(found.steps_paths)
@@ -132,7 +133,7 @@ def _counts(table: pd.DataFrame) -> dict[str, int]:
 
 def _section(name, plan_info, found, table, cells, steps) -> dict:
     """All that the page says about one experiment."""
-    plan = plan_info["experiments"][name]
+    plan, folders = plan_info["experiments"][name], plan_info.get("folders", {})
     ours = cells[cells["experiment"] == name]
     own_records = table[table["experiment"] == name]
     ours = advice.joined(ceilings.joined(ours, found.ceilings, name), found.advice, name)
@@ -160,10 +161,10 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "cores": cores.section(ours, name),
         "scaling": scaling.section(ours),
         "roofline": roofline.section(found.kernels, ours, own_records),
-        "ceilings": ceilings.section(found.ceilings, name, plan.get("ceilings", [])),
+        "ceilings": ceilings.section(found.ceilings, name, plan.get("ceilings", []), folders),
         "tunings": tunings.section(found.tunings, name),
         "lengths": lengths_,
-        "board": leaderboard.board(ours, own_records),
+        "board": leaderboard.board(ours, own_records, folders),
         "downloads": downloads.links(name, ceilings.whole(ours)),
         "phases": phases.section(ours, own_records),
         "pictures": _pictures(name, ours, own_records, steps),

@@ -88,6 +88,7 @@ def forked_child(
     receiver, sender = context.Pipe(duplex=False)
 
     def run() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process hears a Ctrl-C, and ends the child
         end_with(1)
         work(sender)
 

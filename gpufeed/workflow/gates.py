@@ -61,7 +61,7 @@ class Gates:
         raise GpufeedError(
             f"no cell with {wildcards.loader} on {wildcards.dataset} and settings {wildcards.variant}",
             "settings of a planned cell",
-            "use an experiment as target: snakemake then finds its verdicts",
+            "use an experiment as target: snakemake then finds its equivalence checks",
         )
 
     def decoders_of(self, wildcards: Any) -> list[str]:

@@ -98,7 +98,7 @@ class Report:
         return {name: self.documents_of(name)["records"] for name in experiments}
 
     def plan_info(self, wildcards: Any = None) -> dict[str, Any]:
-        """Return what the report shows of the plan: each experiment, and what was left out."""
+        """Return what the report shows of the plan: experiments, folders of images, and what was left out."""
         plan = self.run.plan
         return {
             "experiments": {name: self.plan_of(name) for name in plan.cells},
@@ -106,6 +106,7 @@ class Report:
                 {"experiment": left.experiment, "sentence": left.sentence, "combinations": left.combinations}
                 for left in plan.left_out
             ],
+            "folders": self.run.folders,
             "command": " ".join(["snakemake {target} --cores {cores} --resources gpu=1", *self.options]),
         }
 

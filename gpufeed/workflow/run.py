@@ -8,6 +8,7 @@ from typing import Any
 from gpufeed.core.cell_matrix import Plan
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import expanded
 from gpufeed.core.plan_advice import settings as advice
 from gpufeed.core.registry import STORES, takes_extension
 from gpufeed.core.retry_policy import attempt, planning_node
@@ -29,6 +30,12 @@ class Run:
     @cached_property
     def data(self) -> str:
         return self.config["data"]
+
+    @cached_property
+    def folders(self) -> dict[str, str]:
+        """Return dataset -> a folder of the user's own that its images come from."""
+        sources = self.config["sources"].items()
+        return {name: str(expanded(one["folder"]).absolute()) for name, one in sources if "folder" in one}
 
     @cached_property
     def cells(self) -> dict[str, dict[str, Cell]]:

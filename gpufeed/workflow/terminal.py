@@ -14,11 +14,14 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError, unknown
@@ -46,7 +49,7 @@ RAISED = re.compile(r"^[A-Za-z_.]*(?:Error|Exception|Interrupt)(?:: .+)?$", re.M
 RED, YELLOW, GREEN, DIM = 31, 33, 32, 2
 COLOURED = re.compile(r"\033\[[0-9;]*m")
 # what the first job of several rules prints, with the number of all; an empty noun: without
-STORE = ("Building", "store")
+STORE = ("Building", "converted dataset")
 STAGES = {
     ("download",): ("Downloading", "file"),
     ("prepare_dataset",): ("Preparing", "dataset"),
@@ -68,6 +71,8 @@ STAGES = {
         *("plot_ceilings", "plot_sweep", "plot_inference", "plot_confusion"),
     ): ("Writing tables, figures and report", ""),
 }
+AGAIN = ("again",)  # of measure_cell
+STAGES[AGAIN] = ("Measuring once more what other processes disturbed", "")
 STAGE_OF = {rule: rules for rules in STAGES for rule in rules}
 
 
@@ -136,6 +141,29 @@ class Terminal(logging.Handler):
         self.began_s, self.expected_s, self.measured, self.failed = None, 0.0, 0, 0
         self.shows_status, self.wide = False, 0
         self.exit = ""
+        self.interrupts, self.kills = 0, False
+
+    def hear_interrupts(self, kills: bool) -> None:
+        """Let Ctrl-C end the run, where it does so: the first stops the jobs, which a second one kills.
+
+        kills: whether the jobs run here. Others are stopped by commands, which a second Ctrl-C leaves alone.
+        """
+        self.kills = kills
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self.interrupted)
+
+    def interrupted(self, number: int, frame: object) -> None:
+        """Raise SystemExit at the first Ctrl-C, which Snakemake treats alike and Python prints nothing of."""
+        self.interrupts += 1
+        if self.interrupts == 1:
+            raise SystemExit(130)  # an interrupt's exit code in shells
+        jobs = psutil.Process().children(recursive=True) if self.kills else []
+        if jobs and self.interrupts == 2:
+            with suppress(RuntimeError):  # in the middle of another line
+                self.write("Killing the jobs.")
+        for job in jobs:
+            with suppress(psutil.NoSuchProcess):
+                job.kill()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message of Snakemake's logger; a full disk or a lost terminal does not end the run."""
@@ -205,13 +233,18 @@ class Terminal(logging.Handler):
         return [] if NOISE.match(text) else None
 
     def planned(self) -> list[str]:
-        """Return the jobs of a dry run, those of the commonest rules first."""
+        """Return the jobs of a dry run, those of the largest stages first."""
         self.jobs.clear()  # once: Snakemake counts before and behind the jobs
-        counts = Counter({name: n for name, n in self.counts.items() if name in STAGE_OF})
-        first = [f"{name} {n}" for name, n in counts.most_common(3)]
-        more = f", {len(counts) - 3} more rules" if len(counts) > 3 else ""
-        whole = plural(sum(counts.values()), "job")
-        return [f"{whole} to run: {', '.join(first)}{more}. `snakemake -np` lists each with its reason."]
+        counts: Counter[tuple[str, ...]] = Counter()
+        for name, count in self.counts.items():
+            if name in STAGE_OF:
+                counts[STAGE_OF[name]] += count
+        first = [(stage, count) for stage, count in counts.most_common() if STAGES[stage][0]][:3]
+        said = [at_work(stage, count).lower() for stage, count in first]
+        if others := counts.total() - sum(count for _, count in first):
+            said.append(plural(others, "other"))
+        whole = plural(counts.total(), "job")
+        return [f"{whole} to run: {', '.join(said)}. `snakemake -np` lists each with its reason."]
 
     def started(self, job: logging.LogRecord) -> list[str] | None:
         """Return the line of a stage at its first job."""
@@ -220,21 +253,19 @@ class Terminal(logging.Handler):
         self.jobs[job.jobid] = job
         if job.rule_name not in STAGE_OF:
             return []
-        stage, (verb, noun) = STAGE_OF[job.rule_name], STAGES[STAGE_OF[job.rule_name]]
+        stage = STAGE_OF[job.rule_name]
         if self.dryrun or self.is_quiet:
             return []
         if job.rule_name == "measure_cell":
             if not self.known.prints(job.wildcards["experiment"]):
                 self.status(f"now: {self.name_of(job)}, {counted(job.wildcards['repeat'])}")
             if not job.wildcards["repeat"].isdecimal():
-                stage, verb, noun = ("again",), "Measuring once more what other processes disturbed", ""
-        if stage in self.stages or not verb:
+                stage = AGAIN
+        if stage in self.stages or not STAGES[stage][0]:
             return []
         self.stages.add(stage)
         self.began_s = self.began_s or (time.monotonic() if self.expected_of(job.output) else None)
-        count = sum(self.counts[rule] for rule in stage)
-        of = f" {plural(count, noun) if count else noun + 's'}" if noun else ""
-        return [f"{verb}{of}"]
+        return [at_work(stage, sum(self.counts[rule] for rule in stage))]
 
     def finished(self, job: logging.LogRecord) -> list[str]:
         """Return the line of a result, where it has one."""
@@ -292,7 +323,9 @@ class Terminal(logging.Handler):
         return [f"{experiment}: {counted(repeat)} of each cell is done{self.time_left(rest)}"]
 
     def stopped(self, error: logging.LogRecord) -> list[str]:
-        """Return why a job failed, and where its log is."""
+        """Return why a job failed, and where its log is; nothing of a job that Ctrl-C ended."""
+        if self.interrupts:
+            return []
         self.failed += 1
         job = self.jobs.pop(error.jobid, None)
         logs = [path for path in error.log if os.path.exists(path)]
@@ -434,6 +467,12 @@ def reason(log: str) -> str:
 def counted(repeat: str) -> str:
     """Return how a repeat is called: its number, from 1 on, or that it is measured once more."""
     return f"repeat {int(repeat) + 1}" if repeat.isdecimal() else "a disturbed repeat once more"
+
+
+def at_work(stage: tuple[str, ...], count: int) -> str:
+    """Return what so many jobs of a stage do; 0: an unknown number."""
+    verb, noun = STAGES[stage]
+    return f"{verb} {plural(count, noun) if count else noun + 's'}" if noun else verb
 
 
 def plural(number: int, noun: str) -> str:

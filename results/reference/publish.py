@@ -47,6 +47,12 @@ PAGES = {
     "h100/report-peers.html": ("reference", ("peers",), 2),
     "h100/report-photographs.html": ("reference", ("photographs",), 3),
 }
+# page -> what its reader must know besides the documents
+NOTES = {
+    "h100/report-photographs.html": "The rates of <code>spdl</code>, <code>spdl_processes</code> and "
+    "<code>torchcodec_cuda</code> are too low because of faults in our code that have been fixed since; "
+    "these loaders have not been remeasured.",
+}
 
 
 def parts(node: Path) -> None:
@@ -116,7 +122,7 @@ def page(node: Path, name: str, config: str, experiments: tuple[str, ...], repea
 
 
 def linked(path: Path, titles: dict[Path, str]) -> str:
-    """A page with links to those of the same machine, and of the same experiments on other machines."""
+    """A page with its note, and links to those of the same machine, and of the same experiments on others."""
     asked = {REFERENCE / name: set(experiments) for name, (_, experiments, _) in PAGES.items()}
     lines = []
     for other, title in titles.items():
@@ -126,6 +132,8 @@ def linked(path: Path, titles: dict[Path, str]) -> str:
             lines.append(f'<li><a href="{os.path.relpath(other, path.parent)}">{title}</a></li>')
     head = '<nav aria-label="Published pages"><details><summary>Other published pages</summary><ul>'
     nav = [head, *lines, "</ul></details></nav>"]
+    if note := NOTES.get(path.relative_to(REFERENCE).as_posix()):
+        nav.append(f'<p role="note"><b>Note:</b> {note}</p>')
     return path.with_name(f"{path.name}.new").read_text().replace("<!-- pages -->", "\n".join(nav), 1)
 
 

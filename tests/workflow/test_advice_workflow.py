@@ -28,7 +28,7 @@ def test_cells_are_probed_and_the_best_one_is_measured_beside_todays(prepared):
     assert re.search(r"^measure_cell +1$", part, re.MULTILINE)
     assert not re.search(r"^(probe_cell|advise) ", part, re.MULTILINE)
     said = flow.run("report")  # before anything: what is missing is known
-    missing = "2 repeats of 2 cells, 1 verdict of the gate, 2 probes of cells and 1 advice"
+    missing = "2 repeats of 2 cells, 1 equivalence check, 2 probes of cells and 1 advice"
     assert f"missing: tiny: {missing}" in said
     flow.run()
     probes = {

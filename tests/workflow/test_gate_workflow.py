@@ -54,12 +54,12 @@ def test_a_wrong_loader_is_a_failed_record_without_timing_until_it_is_right(prep
     assert (verdict["status"], verdict["attempt"]) == ("failed", 1)
     record = record_of(flow, "resident")
     assert (record["status"], record["attempt"]) == ("failed", 1)
-    assert "resident did not pass the equivalence gate: in epoch 2 of 3 of split train" in record["sentence"]
+    assert "resident did not pass the equivalence check: in epoch 2 of 3 of split train" in record["sentence"]
     assert "labels differ" in record["sentence"]
     assert (record["throughput"], record["steps"], record["epochs"]) == (None, None, [])
     assert record_of(flow, "dataloader_sync")["status"] == "done"
     page = (flow.folder / "results/report.html").read_text()
-    assert "resident did not pass the equivalence gate" in page
+    assert "resident did not pass the equivalence check" in page
     assert '<span class="tag failed">failed</span>' in page[page.index('<section id="same">') :]
 
     said = flow.run("-n")  # failed ones are tried again, the verdict before its cell

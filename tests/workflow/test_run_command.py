@@ -3,6 +3,7 @@
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -13,7 +14,7 @@ from process_fixtures import left_after, wait_until, words
 from run_fixtures import make_folder, measured, run, start
 
 pytestmark = pytest.mark.slow
-FEW = ("--size", "32", "--batch-size", "8", "--steps", "4", "--gpus", "0", "--quick")
+FEW = ("--size", "32", "--steps", "4", "--gpus", "0", "--quick")
 
 
 @pytest.fixture
@@ -27,14 +28,18 @@ def test_one_command_measures_a_folder_and_goes_on_after_an_interrupt(folder, ph
     process = start(folder, *asked)
     wait_until(lambda: any("prepare_dataset" in " ".join(words(one)) for one in family(process)))
     started = family(process)
-    process.send_signal(signal.SIGINT)
+    for _ in range(2):  # the second one does not wait for the jobs
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
     out, err = process.communicate(timeout=100)
     assert (process.returncode, err) == (130, "")
     assert out.endswith("Stopped. What was measured is kept: the same command resumes.\n")
+    assert "Traceback" not in out
     assert not left_after(10, started)
 
     out = run(folder, *asked)  # Snakemake has unlocked the folder
     assert measured(folder) == {(loader, model, "done") for loader in (*loaders[:2], "replay")}
+    assert out.startswith("batch size: 8, since there are 48 images to train on")
     assert "Expected minutes" in out
     assert f"{model} on " in out
     assert len(re.findall(r"^\[[123]/3\]  \S.* [\d,]+ images/s", out, re.MULTILINE)) == 3
@@ -46,6 +51,7 @@ def test_one_command_measures_a_folder_and_goes_on_after_an_interrupt(folder, ph
     report = Path(unquote(urlparse(out.strip().splitlines()[-1].removeprefix("Report: ")).path))
     assert report == (folder / "results/run/report.html").resolve()
     assert "slow_loader.py:Slow" in report.read_text()
+    assert str(photographs / "train") in report.read_text()  # in the script to paste
     written = yaml.safe_load((folder / "results/run/config.yaml").read_text())
     assert written["experiments"]["own"]["common"]["model"] == model
 

@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 
 from gpufeed.core.config import read_hyper
+from gpufeed.core.image_listing import is_hidden
 from gpufeed.core.references import is_reference
 from gpufeed.core.registry import AUGMENTS, LAYOUTS, LOADERS
 
@@ -31,9 +32,10 @@ def script(cell: Mapping[str, Any], cache: str | None = None, folder: str | None
     """Return a script that loads a folder of class folders as a cell did; None for a ceiling.
 
     cell: Cell.asdict() with the values found for `auto`, or a row of `tables.cells` with the record's
-    `source`. cache: decoder and version of the cache that the cell read. folder: of class folders; by default
-    the one that the workflow has prepared. For a Dataset by reference, and for a loader or an augment without
-    a template, the script is a sentence that says what was measured.
+    `source`. cache: decoder and version of the cache that the cell read. folder: of the images, in one of the
+    forms that layout image_folder reads; by default the one that the workflow has prepared. For a Dataset by
+    reference, and for a loader or an augment without a template, the script is a sentence that says what was
+    measured.
     """
     loader = cell["loader"]
     if not is_reference(loader) and loader in LOADERS and LOADERS[loader].ceiling:
@@ -71,7 +73,7 @@ def settings(cell: Mapping[str, Any], cache: str | None, folder: str | None) -> 
         recipe = recipe | {name: tuple(recipe[name]) for name in ("scale", "ratio")}
     return {
         "loader": cell["loader"],
-        "folder": folder or f"data/{cell['dataset']}/images/train",
+        "folder": class_folders(folder) if folder else f"data/{cell['dataset']}/images/train",
         "batch_size": int(cell["batch_size"]),
         "device": device,
         "cuda": device == "cuda",
@@ -99,6 +101,15 @@ def settings(cell: Mapping[str, Any], cache: str | None, folder: str | None) -> 
         "channels_last": bool(cell.get("channels_last", True)),
         "ranks": (number(cell.get("devices")) or 1) * (number(cell.get("nodes")) or 1),
     }
+
+
+def class_folders(folder: str) -> str:
+    """Return the folder of the training classes: `train`, also in the only folder of `folder`, or itself."""
+    place = Path(folder)
+    inner = [one for one in place.glob("*") if one.is_dir() and not is_hidden(one.name)]
+    place = inner[0] if len(inner) == 1 else place
+    train = place / "train"
+    return str(train if train.is_dir() else place)
 
 
 def plain(value: Any) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class Heard:
         if what == "error":
             raise value
         if what == "broken":
-            raise RuntimeError(f"the gate itself broke\n{value}")
+            raise RuntimeError(f"the equivalence check itself broke\n{value}")
         if what == "alive":
             self.doing = value
         else:
@@ -130,4 +130,6 @@ def for_job(job: Any, task_of: Callable[[Any], Task] = task_of) -> None:
     task = task_of(job)
     job.take_gpus(1, job.params.device)
     verdict = watched(task, job.planned_on, job.params.attempt, begun=job.watch)
-    job.write_document(verdict, job.output.verdict, what=f"gate {task.loader} on {task.dataset}")
+    job.write_document(
+        verdict, job.output.verdict, what=f"equivalence check of {task.loader} on {task.dataset}"
+    )

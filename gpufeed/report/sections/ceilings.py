@@ -59,11 +59,13 @@ def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.Data
     return pd.DataFrame(rows, columns=None if rows else ["dataset", "loader", "status", "finished_at"])
 
 
-def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
+def section(
+    paths: Iterable[str | Path], experiment: str, planned: Sequence[str], folders: Mapping[str, str]
+) -> dict | None:
     """What the template shows of the ceilings of an experiment's cells; None if it neither has nor plans any.
 
     paths: documents of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose ceilings
-    are to be measured.
+    are to be measured. folders: dataset -> the user's own folder of its images.
     """
     documents = documents_of(paths, experiment, planned)
     if not documents:
@@ -77,7 +79,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
             style.picture(draw_speeds(measurements), f"{experiment}-au", SPEEDS_CAPTION),
         ]
     return {
-        "tasks": [task(title, rows) for title, rows in grouped.items()],
+        "tasks": [task(title, rows, folders) for title, rows in grouped.items()],
         "pictures": pictures,
         "downloads": downloads.links(f"{experiment}-ceilings", table(measurements)),
         "troubles": documents.troubles,
@@ -85,7 +87,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     }
 
 
-def task(title: str, rows: Sequence[tuple[str, Mapping]]) -> dict:
+def task(title: str, rows: Sequence[tuple[str, Mapping]], folders: Mapping[str, str]) -> dict:
     """Table and headline of one task. rows: as `groups` gives them, the highest AU first.
 
     headline: the answer of an experiment whose ceilings are there before its repeats.
@@ -98,7 +100,7 @@ def task(title: str, rows: Sequence[tuple[str, Mapping]]) -> dict:
         "headline": ceilings_rows.headline(rows),
         "mixed": ceilings_rows.mixed_origins(rows),
         "markdown": markdown(lines),
-        "calls": calls(rows),
+        "calls": calls(rows, folders),
     }
 
 
@@ -117,14 +119,15 @@ def markdown(lines: Sequence[Mapping]) -> str:
     return piped(COLUMNS, rows, range(1, len(COLUMNS) - 1))
 
 
-def calls(rows: Sequence[tuple[str, Mapping]]) -> list[tuple[str, str]]:
+def calls(rows: Sequence[tuple[str, Mapping]], folders: Mapping[str, str]) -> list[tuple[str, str]]:
     """(name, script to paste that loads as it did) of each row."""
     found = []
     for name, one in rows:
         cell = {"devices": 1, "nodes": 1, **one["cell"], "device": one["resolved"]["device"]}
         cell["workers"] = one["resolved"].get("workers", cell["workers"])
         cell |= one["resolved"].get("tuned", {})
-        found.append((name, paste.script(cell, one["dataset"].get("cache"))))
+        folder = folders.get(cell["dataset"])
+        found.append((name, paste.script(cell, one["dataset"].get("cache"), folder)))
     return [(name, text) for name, text in found if text is not None]
 
 

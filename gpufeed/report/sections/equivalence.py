@@ -17,7 +17,7 @@ from gpufeed.report.wording import listing, plural, rounded_ends
 EXEMPT = "It repeats one batch and bounds the others, so there is nothing to compare."
 REPLACEMENT = "It draws with replacement: an epoch has as many samples, some twice and others not at all."
 WINDOWS = {"area": "area", "ratio": "ratio of sides", "x": "place in x", "y": "place in y", "flip": "flips"}
-UNJUDGED = "No verdict was found: what was measured of it is from a time or place without a gate."
+UNJUDGED = "No result was found: what was measured of it is from a time or place without this check."
 
 
 @dataclass(frozen=True)

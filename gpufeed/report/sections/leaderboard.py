@@ -1,6 +1,6 @@
 """The leaderboard of an experiment: a row a cell, in words for page and Markdown, with values to sort by."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,12 +93,15 @@ class Board:
         return [(column, field) for column, field in both if not column.more]
 
 
-def board(cells: pd.DataFrame, records: pd.DataFrame) -> Board | None:
+def board(
+    cells: pd.DataFrame, records: pd.DataFrame, folders: Mapping[str, str] | None = None
+) -> Board | None:
     """The leaderboard of one experiment; None without cells.
 
     cells: as `tables.cells` makes them, with the columns of `ceilings_rows.limits` where there are any.
-    records: of the same experiment. Tasks one after another, in each the fastest pipeline first and its
-    ceilings last; cells without a finished repeat at the end.
+    records: of the same experiment. folders: dataset -> the user's own folder of its images. Tasks one after
+    another, in each the fastest pipeline first and its ceilings last; cells without a finished repeat at the
+    end.
     """
     if cells.empty:
         return None
@@ -118,7 +121,7 @@ def board(cells: pd.DataFrame, records: pd.DataFrame) -> Board | None:
     columns = [COLUMNS[number] for number in kept]
     markdown = _markdown(columns, [[fields[n] for n in kept] for fields in filled])
     shared = "" if number_of[TASK] in alike else _without_shared(filled, number_of[TASK])
-    calls, texts = _calls(named, records)
+    calls, texts = _calls(named, records, folders or {})
     rows = [
         Row([fields[n] for n in kept], _facets(row), call, tables.is_ceiling(row["loader"]))
         for fields, (_, row), call in zip(filled, named.iterrows(), calls, strict=True)
@@ -164,7 +167,9 @@ def _choices(rows: Sequence[Row]) -> dict[str, list[str]]:
     return {name: found for name, found in values.items() if len(found) > 1}
 
 
-def _calls(cells: pd.DataFrame, records: pd.DataFrame) -> tuple[list[int | None], list[Call]]:
+def _calls(
+    cells: pd.DataFrame, records: pd.DataFrame, folders: Mapping[str, str]
+) -> tuple[list[int | None], list[Call]]:
     """For each cell the number of its script, and the scripts; cells with the same one share it."""
     known = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
     caches = {row["cell_id"]: row["facts"]["cache"] for _, row in known.iterrows()}
@@ -179,7 +184,7 @@ def _calls(cells: pd.DataFrame, records: pd.DataFrame) -> tuple[list[int | None]
             made_of = {"source": sources.get(row["cell_id"])}
             if pd.isna(row["hw_decoder_load"]):
                 made_of["hw_decoder_load"] = engines.get(row["cell_id"])
-            text = paste.script({**row, **made_of}, caches.get(row["cell_id"]))
+            text = paste.script({**row, **made_of}, caches.get(row["cell_id"]), folders.get(row["dataset"]))
         if text is not None:
             texts.setdefault(text, f"{row['label']} on {row['dataset']}, batch {row['batch_size']}")
         found.append(text)

@@ -140,6 +140,19 @@ def test_there_is_a_shard_for_each_worker_of_all_ranks():
     assert "count=min(64, len(samples))" in paste.script(cell("webdataset", workers=2))
 
 
+@pytest.mark.parametrize("inner", ["", "train", "only", "only/train"])
+def test_a_folder_of_ones_own_is_named_as_it_is_laid_out(tmp_path, inner):
+    for name in ("cats", "dogs"):
+        (tmp_path / inner / name).mkdir(parents=True)
+    if inner.endswith("train"):
+        (tmp_path / inner).with_name("val").mkdir()
+    (tmp_path / ".cache").mkdir()
+    text = paste.script(cell("dataloader_sync"), folder=str(tmp_path))
+    assert f'FOLDER = Path("{tmp_path / inner}")' in text
+    gone = str(tmp_path / "gone")
+    assert f'Path("{gone}")' in paste.script(cell("dataloader_sync"), folder=gone)
+
+
 def test_what_is_not_expressed_is_a_sentence_and_a_ceiling_has_no_script():
     assert paste.script(cell("replay")) is None
     known = cell("dataloader_sync")

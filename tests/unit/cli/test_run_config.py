@@ -6,7 +6,7 @@ import pytest
 from config_fixtures import merged
 
 from gpufeed.cli import run_workflow
-from gpufeed.cli.run_config import config_of, plan_of, shipped_config
+from gpufeed.cli.run_config import config_of, fit_batch, images_to_train_on, plan_of, shipped_config
 from gpufeed.cli.run_workflow import parser
 
 LOADER = """
@@ -44,7 +44,8 @@ def changes(*words: str) -> dict:
 
 def cells(*words: str) -> dict:
     """Loader -> cell, of what a command line measures."""
-    plan, *_ = plan_of(shipped_config(), changes(*words))
+    config, own = shipped_config(), changes(*words)
+    plan, *_ = plan_of(config, own, images_to_train_on(config, own))
     return {cell.loader: cell for cell in plan.cells["own"].values()}
 
 
@@ -87,13 +88,24 @@ def test_a_name_of_the_config_and_a_dataset_are_measured_too(folder):
     assert found["experiments"]["own"]["common"]["dataset"] == name
 
 
+@pytest.mark.parametrize(
+    ("images", "size"),
+    [(2, 2), (7, 2), (16, 4), (48, 8), (63, 8), (64, 16), (511, 64), (512, 128), (9999, 128)],
+)
+def test_few_images_have_a_smaller_batch_where_nobody_asked_for_one(folder, images, size):
+    found = changes("My Images")
+    sentence = fit_batch(found, images)
+    assert found["experiments"]["own"]["common"]["batch_size"] == size
+    assert (f"batch size: {size}, since there are {images} images" in sentence) == (size < 128)
+
+
 IMAGES = ("My Images", "--batch-size", "8")
 REFUSED = [  # words, found, expected, what to do
     (("nowhere",), "no folder nowhere", "CLASS/IMAGE", "choose one"),
     (("./nowhere",), "no folder nowhere", "CLASS/IMAGE", "correct its path"),
     (("cifar11",), "no folder cifar11", "a name in `sources`", "write 'cifar10'"),
     (("empty",), "0 class folders", "at least two", "sort the images"),
-    (("My Images",), "batch_size 128", "at most 48", "lower batch_size"),
+    (("My Images", "--batch-size", "64"), "batch_size 64", "at most 48", "lower batch_size"),
     ((*IMAGES, "--limit", "4"), "batch_size 8", "at most 4", "lower batch_size"),
     ((*IMAGES, "--limit", "2"), "limit 2 for 4 classes", "at least 4", "raise `limit`"),
     ((*IMAGES, "--loaders", "dataloader_worker"), "'dataloader_worker'", "one of", "'dataloader_workers'"),

@@ -24,6 +24,7 @@ def test_it_prints_what_snakemake_prints_and_returns_its_status(capfd):
 def test_a_signal_ends_the_process_and_those_that_it_has_started(tmp_path, number, monkeypatch):
     """Each ignores SIGINT, as no Snakemake does: after the patience they are killed."""
     monkeypatch.setattr(run_process, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(run_process, "HURRY_S", 0.5)
     code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN)"
     code += f"; open({str(tmp_path / 'log')!r}, 'a').write('1'); time.sleep(99)"
     both = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}]); {code}"

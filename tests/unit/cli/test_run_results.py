@@ -78,7 +78,7 @@ def test_a_run_of_one_experiment_ends_with_leaderboard_verdict_and_page(records,
     assert lines[0] == ""
     assert lines[1].startswith("resnet18 on tiny_imagenet_40, ")
     assert [line.split()[0] for line in lines[3:6]] == ["1", "2", "replay"]
-    (verdict,) = (line for line in lines if line.startswith("Verdict: "))
+    (verdict,) = (line for line in lines if line.startswith("Answer: "))
     rate = lines[3].split()[2]
     assert f"resident: {rate} images/s" in verdict
     assert "`snakemake report`" in lines[-1]

@@ -106,7 +106,7 @@ def test_the_sum_and_what_is_left_of_it(tmp_path):
     assert found["together"] == pytest.approx(whole / 60, abs=0.06)
     assert f"{(whole - repeat) / 60:.1f} of them left" in said
     assert "disk" not in said
-    assert "2 repeats, 2 verdicts" in said
+    assert "2 repeats, 2 equivalence checks" in said
     assert "3 cells' limits" in said
 
 

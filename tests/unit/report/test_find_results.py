@@ -47,7 +47,7 @@ def test_every_kind_that_is_planned_and_not_there_is_missing(tmp_path):
     plan = plan_of([of.id], gates=[GATE], kernels={"lines": []}, models=[of.id], **kinds)
     found, text, said = report(tmp_path, plan)
     expected = (
-        "1 repeat of 1 cell, 1 verdict of the gate, 2 decoders alone, 1 timed build of caches, "
+        "1 repeat of 1 cell, 1 equivalence check, 2 decoders alone, 1 timed build of caches, "
         "1 kernel benchmark and 1 evaluation of a model"
     )
     assert find_results.told(found.missing) == expected
@@ -55,7 +55,7 @@ def test_every_kind_that_is_planned_and_not_there_is_missing(tmp_path):
     assert said == (
         f"missing: {OURS}: {expected} (measure them: snakemake --cores 8 --resources gpu=1 {OURS})"
     )
-    for words in (f"{of.id} repeat 1", f"{GATE} verdict of the gate", "opencv-one timed build of caches"):
+    for words in (f"{of.id} repeat 1", f"{GATE} equivalence check", "opencv-one timed build of caches"):
         assert words in text[text.index("Which ones") :], words
 
 
@@ -191,7 +191,7 @@ def test_published_sweeps_are_shown_where_there_is_nothing_else(tmp_path):
 
 def test_a_verdict_that_two_experiments_wait_for_is_missing_once():
     parts = [find_results.Part(name, "gates", Path(f"gate/{GATE}.json")) for name in ("a", "b")]
-    assert find_results.told(parts) == "1 verdict of the gate"
+    assert find_results.told(parts) == "1 equivalence check"
     assert find_results.told([]) == "nothing"
 
 

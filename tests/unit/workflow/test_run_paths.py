@@ -205,7 +205,7 @@ def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
     stores = {path.rpartition("/")[2] for path in estimate.stores_of("synthetic")}
     assert stores == {"pillow.npy", f"{tiny.config['cache_decoder']}.npy"}
     estimate.announce_and_check("synthetic")
-    assert "6 repeats, 2 verdicts" in said[0]
+    assert "6 repeats, 2 equivalence checks" in said[0]
     found = estimate.disks_of(frozenset(["synthetic"]))
     for disk in found:
         free = disk.free
@@ -271,7 +271,7 @@ def test_what_an_experiment_leaves_out_is_said_once_with_its_reason(run):
 def test_an_estimate_of_a_part_has_its_verdicts(run):
     part = run(block=1, only={"loader": ["resident", "replay"]})
     estimate = Estimate(part, report(part), command(), lambda: 2**40)
-    assert "2 repeats, 1 verdict," in next(estimate.lines())
+    assert "2 repeats, 1 equivalence check," in next(estimate.lines())
 
 
 @pytest.mark.skipif(not os.path.exists(SHM), reason="a system without files in memory")

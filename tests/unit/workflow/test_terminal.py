@@ -4,8 +4,12 @@ import io
 import json
 import logging
 import os
+import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from gpufeed.core.cells import Cell
@@ -198,12 +202,21 @@ def test_a_dry_run_ends_with_its_jobs(screen):
     ours = screen(dryrun=True)
     counts = {
         "event": "run_info",
-        "stats": {"measure_cell": 12, "gate": 3, "plot": 1, "tabulate": 1, "all": 1},
+        "stats": {
+            "measure_cell": 12,
+            "gate": 2,
+            "gate_tuned": 1,
+            "plot": 1,
+            "tabulate": 1,
+            "advise": 1,
+            "all": 1,
+        },
     }
     assert ours.send(**counts) == ""
     assert ours.send(**ours.job(1)) == ""
     said = ours.send(**counts)
-    assert said.startswith("17 jobs to run: measure_cell 12, gate 3, plot 1, 1 more rules.")
+    stages = "measuring 12 repeats, checking the samples of 3 loaders, writing tables, figures and report"
+    assert said.startswith(f"18 jobs to run: {stages}, 1 other. ")
     assert len(said.splitlines()) == 1
 
 
@@ -278,6 +291,23 @@ def test_no_color_holds_for_snakemake_s_own_words_too(monkeypatch):
     logger.addHandler(plain)
     assert installed(SimpleNamespace(is_main_process=True, output_settings=settings), logger) is None
     assert plain.nocolor
+
+
+def test_ctrl_c_ends_the_run_and_the_next_one_kills_its_jobs(tmp_path, monkeypatch):
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
+    handlers = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    screen = Screen(tmp_path)
+    screen.terminal.hear_interrupts(kills=True)
+    with pytest.raises(SystemExit) as ended:
+        handlers[signal.SIGINT](signal.SIGINT, None)
+    assert ended.value.code == 130
+    job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"])
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(children=lambda recursive: [job]))
+    handlers[signal.SIGINT](signal.SIGINT, None)
+    assert job.wait(10) == -signal.SIGKILL
+    assert screen.stream.getvalue() == "Killing the jobs.\n"
+    assert screen.send(**{**screen.job(1), "event": "job_error", "rule_msg": "gone"}) == ""
 
 
 def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):

@@ -322,7 +322,7 @@ def test_a_refused_cell_is_a_failed_record_without_timing(dataset, tmp_path):
         cell("ShiftedLabels").asdict(), 0, manifest.root / "manifest.parquet", None, "here", gate=path
     )
     assert record.status == "failed"
-    assert record.sentence.startswith("ShiftedLabels did not pass the equivalence gate: in epoch 1 of 3")
+    assert record.sentence.startswith("ShiftedLabels did not pass the equivalence check: in epoch 1 of 3")
     assert record.throughput is None
     assert record.steps is None
     assert not len(steps)
@@ -332,7 +332,7 @@ def test_a_refused_cell_is_a_failed_record_without_timing(dataset, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"device": "cuda"}, "passed the equivalence gate with device cuda, and this cell has cpu"),
+        ({"device": "cuda"}, "passed the equivalence check with device cuda, and this cell has cpu"),
         ({"pixels": {"decoder": "pillow", "version": "pillow 1.0", "max": 0, "mean": 0.0}}, "pillow 1.0"),
     ],
 )
@@ -354,7 +354,7 @@ def test_a_verdict_on_another_device_or_decoder_admits_nobody_and_is_given_again
     record, _ = measure(*arguments, gate=path)
     assert (record.status, record.throughput) == ("failed", None)
     assert said in record.sentence
-    assert "the next run judges it again" in record.sentence
+    assert "the next run checks it again" in record.sentence
     assert attempt(path, "here") == 2
 
 

@@ -194,6 +194,14 @@ def test_the_script_is_that_of_the_cell_with_what_its_record_knows(tmp_path):
     compile(call.text, "call", "exec")
 
 
+def test_the_script_names_the_folder_that_the_user_measured(tmp_path):
+    of = made.cell("dataloader_sync")
+    measured = read(made.write(tmp_path, made.record(of)))
+    for folders, named in (({of.dataset: "/home/me/images"}, "/home/me/images"), ({}, f"data/{of.dataset}/")):
+        (call,) = leaderboard.board(*measured, folders).calls
+        assert f'FOLDER = Path("{named}' in call.text
+
+
 def test_the_script_has_the_share_of_the_jpeg_engines_that_the_loader_took(tmp_path):
     of, loading = made.cell("dali_gpu", batch_size=4), {"decoder": "dali_gpu", "images": 8, "fell_back": {}}
     record = replace(made.record(of), loading=loading | {"hw_decoder_load": 0.0, "jpeg_engines": 7})

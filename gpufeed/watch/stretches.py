@@ -148,7 +148,8 @@ class Sizes:
     """Steps of a burst (0: none), of an end-to-end stretch, and those left out.
 
     first, epoch: left out in the first epoch, and at the start of another. settle, longest: fewest and most
-    left out after a burst, while the device has work from it. until_wait: also until a fetch has waited. why:
+    left out after a burst, while the device has work from it. unseen: nobody can look into the loader's
+    queue, which may also be full when an epoch begins. until_wait: settled only once a fetch has waited. why:
     why there is no burst.
     """
 
@@ -158,6 +159,7 @@ class Sizes:
     epoch: int
     settle: int
     longest: int
+    unseen: bool = False
     until_wait: bool = False
     why: str | None = None
 
@@ -207,12 +209,13 @@ def sizes(
     if length is not None and whole > (length - epoch) // 2:
         whole = max(accumulate, min(alike, (length - epoch) // 2 // accumulate * accumulate))
     # one process watches its queues; several use fixed numbers of steps, the same on all ranks
-    until_wait = ranks == 1 and not seen and workers + (queue is None) > 0
+    unseen = not seen and (queue is None or workers > 0)
+    until_wait = unseen and ranks == 1
     settle = up(workers if ranks == 1 else SETTLE if queue is None else ahead)
     longest = max(settle, up(LONGEST_SETTLE if until_wait else held)) if ranks == 1 else settle
     if length is not None:
         longest = min(longest, up(max(0, length - epoch - whole) // 2))
-    return Sizes(0 if why else held, whole, first, epoch, settle, longest, until_wait, why)
+    return Sizes(0 if why else held, whole, first, epoch, settle, longest, unseen, until_wait, why)
 
 
 def drained(before: tuple[int, int], after: tuple[int, int], workers: int) -> int:
@@ -345,7 +348,8 @@ class Stretches:
         idle = self.clock.passed([self.probe], wait=False)  # all queued work is done
         self.clock.give_back([self.probe])
         self.probe = None
-        waited = not self.sizes.until_wait or fetch_s > WAITS * self.step_s
+        # before the first burst nobody knows how long a step takes
+        waited = not self.sizes.until_wait or fetch_s > WAITS * (self.step_s or math.inf)
         return idle and waited and self.at + 1 >= self.earliest
 
     def _phases(self, length: int | None) -> Iterator[tuple[str, float]]:
@@ -356,6 +360,8 @@ class Stretches:
         lead = self.sizes.first if begins else self.sizes.epoch
         if lead > self.at:
             yield ("first" if begins else "lead"), lead - self.at
+        if self.kind == END and self.sizes.unseen and not begins:
+            yield from self._settle()
         while True:
             if self.kind == END:
                 if self.at + self.sizes.stretch > end:
@@ -370,10 +376,15 @@ class Stretches:
             rest = self.stocked // self.accumulate * self.accumulate - self.accumulate
             if self.between is None and rest > 0:
                 yield ALONE, rest
-                if self.kind == END and self.sizes.longest:
-                    self.earliest = self.at + self.sizes.settle
-                    yield "settle", self.sizes.longest
+                if self.kind == END:
+                    yield from self._settle()
         yield "rest", math.inf
+
+    def _settle(self) -> Iterator[tuple[str, float]]:
+        """Yield the steps until the queues hold nothing of a pause; see `settled`."""
+        if self.sizes.longest:
+            self.earliest = self.at + self.sizes.settle
+            yield "settle", self.sizes.longest
 
     def stop_bursts(self, why: str) -> None:
         """Hold no batch from now on."""

@@ -107,6 +107,35 @@ def test_a_loader_that_shares_the_device_rests_during_a_burst(ahead):
     assert watched.result()["au"]["value"] == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.alone
+@pytest.mark.slow
+def test_a_queue_that_filled_between_epochs_gives_nothing_away():
+    """The loader works on between epochs, nobody can look into its queue, and a batch takes two steps."""
+    made = queue.Queue(8)
+
+    def work():
+        while True:
+            time.sleep(0.02)
+            made.put(torch.zeros(1))
+
+    class Endless:
+        def __len__(self) -> int:
+            return 45
+
+        def __iter__(self):
+            return (made.get() for _ in range(len(self)))
+
+    threading.Thread(target=work, daemon=True).start()
+    watched = watch(Endless(), burst=8)
+    for _ in range(6):
+        for _ in watched:
+            time.sleep(0.01)
+        time.sleep(0.3)
+    found = watched.result()["au"]
+    assert found["n"] >= 6
+    assert found["value"] == pytest.approx(0.5, abs=0.05)
+
+
 def test_bursts_become_rare():
     watched = watch(fixtures.loader_of(6000), burst=4)
     for _ in watched:

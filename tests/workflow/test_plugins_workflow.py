@@ -1,4 +1,4 @@
-"""What docs/guide/own_model.md shows, through the workflow: each from one line of a config."""
+"""What docs/guide/own_model.md and add_loader.md show, through the workflow: each by a line of a config."""
 
 import json
 

@@ -1,7 +1,8 @@
 """How cells, tasks and numbers are called in figures and sentences."""
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -198,6 +199,18 @@ def task(rows: pd.DataFrame) -> str:
     if first["synchronise"] == "step":
         parts.append("waiting after every phase of a step")
     return ", ".join(parts)
+
+
+def unshared(tasks: Sequence[str]) -> tuple[str, list[str]]:
+    """What all tasks, as `task` says them, have in common, and of each the rest."""
+    parts = [re.split("[,;] | (?=on )", words) for words in tasks]
+    shared = [part for part in parts[0] if all(part in own for own in parts)] if parts else []
+    return joined(shared), [joined(part for part in own if part not in shared) for own in parts]
+
+
+def joined(parts: Iterable[str]) -> str:
+    """The parts of a task as one text, such as `resnet18 on cifar10_jpeg, bf16`."""
+    return ", ".join(parts).replace(", on ", " on ")
 
 
 def images_from(loader: str, recipe: Mapping | None, loading: Mapping | None) -> str | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from gpufeed.report import tables, wording
+from gpufeed.report.sections import leaderboard
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,9 @@ def section(cells: pd.DataFrame, records: pd.DataFrame) -> dict | None:
     known = split(records)
     if known.empty:
         return None
-    labels = wording.labels(cells).rename("label")
-    rows = known.merge(
-        cells[tables.IDENTITY[1:]].join(labels),
-        on=tables.IDENTITY[1:],
-    )
-    rows = rows.sort_values("wall_s", ascending=False)
+    keys = tables.IDENTITY[1:]
+    rows = known.merge(leaderboard.in_order(cells)[[*keys, "label", "task"]], on=keys)
+    rows = rows.sort_values("wall_s", ascending=False).assign(apart=wording.unshared(rows["task"])[1])
     shown = [part for part in PARTS if part.field != UNPACK or known[UNPACK].any()]
     longest, fields = rows["wall_s"].max(), [part.field for part in shown]
     return {
@@ -72,7 +70,7 @@ def section(cells: pd.DataFrame, records: pd.DataFrame) -> dict | None:
         "parts": shown,
         "rows": [
             {
-                "label": row["label"],
+                "label": ", ".join(filter(None, (row["label"], row["apart"]))),
                 "n": int(row["n"]),
                 "seconds": [wording.three_figures(row[field]) if row[field] else "0" for field in fields],
                 "whole": wording.three_figures(row["wall_s"]),

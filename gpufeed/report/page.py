@@ -121,9 +121,8 @@ def breakable(text: str) -> Markup:
 
 
 def unbroken(text: str) -> str:
-    """The text with `94 %`, `n = 3` and `1,200 to 1,300` kept on one line each."""
-    joints = r"(?<=\d) (?=%|to \d)|(?<=\d to) (?=\d)|(?<=\bn) (?==)|(?<=\bn =) "
-    return re.sub(joints, "\u00a0", text)
+    """The text with `94 %` and `n = 3` kept on one line each."""
+    return re.sub(r"(?<=\d) (?=%)|(?<=\bn) (?==)|(?<=\bn =) ", "\u00a0", text)
 
 
 def _shown_experiments(found: find_results.Found, plan_info: Mapping, table: pd.DataFrame) -> list[str]:

@@ -135,10 +135,13 @@ def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool
             if len(found[group]) > 1 and not (said and value):
                 names[number] += f", {setting(feature, value, loaders[number])}"
     named = pd.Series(names, index=cells.index)
-    if not unique:
-        return named
-    twice = named.duplicated(keep=False)
-    return named.where(~twice, named + " " + cells["cell_id"].str.rsplit("-", n=1).str[-1])
+    return told_apart(named, cells) if unique else named
+
+
+def told_apart(names: pd.Series, cells: pd.DataFrame) -> pd.Series:
+    """The names of cells, where two are the same with the digest of their cell."""
+    digests = cells["cell_id"].str.rsplit("-", n=1).str[-1]
+    return names.where(~names.duplicated(keep=False), names + " " + digests)
 
 
 def _number(count: object) -> int:

@@ -1,4 +1,4 @@
-"""The leaderboard of an experiment: one row per cell, in words for page and Markdown, with sortable values."""
+"""The leaderboard of an experiment: one row per cell, in words for page and Markdown, and sortable values."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -62,7 +62,10 @@ def section(cells: pd.DataFrame, records: pd.DataFrame) -> dict | None:
         return None
     keys = tables.IDENTITY[1:]
     rows = known.merge(leaderboard.in_order(cells)[[*keys, "label", "task"]], on=keys)
-    rows = rows.sort_values("wall_s", ascending=False).assign(apart=wording.unshared(rows["task"])[1])
+    rows = rows.sort_values("wall_s", ascending=False)
+    both = zip(rows["label"], wording.unshared(rows["task"])[1], strict=True)
+    names = pd.Series([", ".join(filter(None, parts)) for parts in both], index=rows.index)
+    rows["label"] = wording.told_apart(names, rows)
     shown = [part for part in PARTS if part.field != UNPACK or known[UNPACK].any()]
     longest, fields = rows["wall_s"].max(), [part.field for part in shown]
     return {
@@ -70,7 +73,7 @@ def section(cells: pd.DataFrame, records: pd.DataFrame) -> dict | None:
         "parts": shown,
         "rows": [
             {
-                "label": ", ".join(filter(None, (row["label"], row["apart"]))),
+                "label": row["label"],
                 "n": int(row["n"]),
                 "seconds": [wording.three_figures(row[field]) if row[field] else "0" for field in fields],
                 "whole": wording.three_figures(row["wall_s"]),

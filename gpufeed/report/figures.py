@@ -4,7 +4,6 @@ Points and bars are medians over repeats, whiskers and bands the full range. A f
 nothing to draw returns a figure with a sentence instead.
 """
 
-import re
 import textwrap
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ from gpufeed.report import style, tables, verdicts, wording
 MOST_BARS = 16  # of a panel with every cell; one of more cells has the fastest of each kind
 MOST_ROWS = 40  # of bars then, the fastest, and of panels
 PANEL_IN = 0.95  # height of a panel's title, axis and legend
+TITLE_LINE_IN = 0.17  # of its lines from the fourth on
 WHISKERS = {"fmt": "none", "ecolor": "black", "capsize": 4, "lw": 1.4, "zorder": 3}  # of bars
 CEILING_RANGE = {"color": style.VERMILION, "alpha": 0.25, "lw": 0, "zorder": 1}
 PARTS = {
@@ -54,7 +54,7 @@ def _bars(
         draw(axis, rows)
 
     legend = {"handles": legend, "ncols": columns}
-    more = 0.2 * len(legend["handles"]) + 0.1
+    more = 0.2 * sum(1 + handle.get_label().count("\n") for handle in legend["handles"]) + 0.1
     drawn, left_out = _panels(cells)
     return style.panels(drawn, panel, _height, NOTHING, more, legend, PANEL_IN, left_out)
 
@@ -119,11 +119,9 @@ def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
                 for rows in panels[:MOST_ROWS]
             ]
         )
-        parts = [re.split("[,;] | on ", words) for words in together["text"]]
-        shared = [part for part in parts[0] if all(part in own for own in parts)]
-        lines = [*textwrap.wrap(", ".join(shared), style.TITLE_LETTERS)]
+        shared, names = wording.unshared(together["text"].tolist())
+        lines = [*textwrap.wrap(shared, style.TITLE_LETTERS)]
         lines += [*textwrap.wrap(machine, style.TITLE_LETTERS), *_slower(left_out)]
-        names = [", ".join(part for part in own if part not in shared) for own in parts]
         named = [name or label for name, label in zip(names, together["label"], strict=True)]
         together = together.assign(label=named, title="\n".join(lines))
         found.append(together.sort_values("images_per_s", ascending=False))
@@ -144,9 +142,9 @@ def fastest_settings(rows: pd.DataFrame, *more: str) -> pd.DataFrame:
 
 
 def _height(rows: pd.DataFrame) -> float:
-    """Inches of a panel, whose bars are as high as the longest of their labels needs."""
-    values = [max((_rate_words(row) for _, row in rows.iterrows()), key=len)] * len(rows)
-    return style.rows_in(rows["label"], values)
+    """Inches of a panel, whose bars are as high as the longest of their labels needs, and of a long title."""
+    more = max(0, rows["title"].iloc[0].count("\n") - 2) * TITLE_LINE_IN
+    return style.rows_in(rows["label"], _rate_words(rows)) + more
 
 
 def panel_title(rows: pd.DataFrame) -> str:
@@ -179,30 +177,33 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
             axis.fill_betweenx([position - 0.2, position + 0.2], start, end, **CEILING_RANGE)
     widest = np.nanmax(np.concatenate([rows["images_per_s_max"].to_numpy(float), ceilings, high]))
     axis.set_xlim(0, widest * 1.02)
-    style.rows(axis, rows["label"], [_rate_words(row) for _, row in rows.iterrows()])
+    style.rows(axis, rows["label"], _rate_words(rows))
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.set_xlabel("images per second")
     axis.grid(axis="x", color="#DDDDDD", zorder=0)
 
 
-def _rate_words(row: pd.Series) -> str:
-    """The numbers of a bar in words."""
-    ceiling = verdicts.short_ceiling(row).replace("the limit", "limit")
-    if row["against_ceiling"] == "not distinguishable":
-        ceiling = LIKE_CEILING
-    return wording.count(row["images_per_s"]) + (f" ({ceiling})" if ceiling else "")
+def _rate_words(rows: pd.DataFrame) -> list[str]:
+    """The numbers of each bar in words; where others have a limit, that there is none."""
+    words = rows.apply(verdicts.short_ceiling, axis=1).str.replace("the limit", "limit")
+    words = words.mask(rows["against_ceiling"] == "not distinguishable", LIKE_CEILING)
+    if words.any():
+        words = words.replace("", "limit not measured")
+    rates = rows["images_per_s"].map(wording.count)
+    return [rate + f" ({more})" * bool(more) for rate, more in zip(rates, words, strict=True)]
 
 
 def _throughput_legend(cells: pd.DataFrame) -> list:
     ours = tables.pipelines(tables.measured(cells))
     n = wording.rounded_ends(ours["n_repeats"], 6)
-    name = f"median over n = {n} repeats, whiskers: smallest to largest"
+    name = "one repeat" if n == "1" else f"median over n = {n} repeats, whiskers: smallest to largest"
     handles: list = [Patch(facecolor=style.BLUE, label=name)]
     bounds = ours["ceiling_n_repeats"].dropna()
     if len(bounds):
         n = wording.rounded_ends(bounds, 6)
-        name = f"limit: compute only (replay), median over n = {n}, band: range"
+        name = "one repeat" if n == "1" else f"median over n = {n}, band: range"
+        name = f"limit: compute only (replay), {name}"
         if (ours["against_ceiling"] == "not distinguishable").any():
             name += f"\n{LIKE_CEILING}: not distinguishable from it"
         handles.append(Line2D([], [], color=style.VERMILION, lw=2, label=name))

@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
 from markupsafe import Markup, escape
 
 from gpufeed.core.config import ROOT
+from gpufeed.core.registry import LOADERS
 from gpufeed.core.result_kinds import RESULT_KINDS
 from gpufeed.report import (
     claims,
@@ -76,7 +77,7 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
     everything = pd.concat([part for part in (table, limits) if len(part)] or [table])
     alone = found.ceilings_alone
     environment = style.templates()
-    environment.filters |= {say.__name__: say for say in (breakable, *SAYING)}
+    environment.filters |= {say.__name__: say for say in (breakable, unbroken, *SAYING)}
     return environment.get_template("report.html.j2").render(
         policy=POLICY,
         css=style.part("report.css"),
@@ -117,6 +118,11 @@ def docs(folder: str | Path) -> list[tuple[str, str]]:
 def breakable(text: str) -> Markup:
     """The text with leave to break a setting such as `augment.brightness=0.2` after its dot and its sign."""
     return Markup(re.sub(r"(?<=[a-z])\.(?=[a-z])|=", r"\g<0><wbr>", str(escape(text))))
+
+
+def unbroken(text: str) -> str:
+    """The text with `94 %` and `n = 3` kept on one line each."""
+    return re.sub(r"(?<=\d) (?=%)|(?<=\bn) (?==)|(?<=\bn =) ", "\u00a0", text)
 
 
 def _shown_experiments(found: find_results.Found, plan_info: Mapping, table: pd.DataFrame) -> list[str]:
@@ -180,6 +186,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "troubles": _troubles(own_records),
         "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],
         "missing": _missing(name, found),
+        "unmeasured": "" if found.reference else unmeasured(plan["cells"], own_records),
         "command": command(plan_info, name),
     }
     return said | {"figure": _first_figure(said)}
@@ -204,8 +211,8 @@ def command(plan_info: Mapping, name: str) -> str:
 
 CAPTIONS = {
     "throughput": "Images per second of each pipeline. The vertical line is the limit: the same training "
-    "with one batch that never has to be loaded, its band the range of the repeats. What a bar lacks "
-    "to the line is lost to the input.",
+    "with one batch that never has to be loaded, its band the range of the repeats. The gap "
+    "between bar and line is lost to loading.",
     "breakdown": "Where a step's time goes. Parts that reach beyond the black tick ran at the same time "
     "as others: that is what overlapping is for.",
     "timeline": timeline.CAPTION,
@@ -232,13 +239,14 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: 
     # rates of which none compares with another come after what was learned
     drawn = drawn | learned if _compared(cells) else learned | drawn
     found = {"throughput": verdicts.disturbance(cells), "breakdown": verdicts.shared_cores(cells)}
+    found["throughput"] += f" {verdicts.other_steps_of(cells)}"
     found["learning"] = learning.difference(cells, epochs)
     pictures = []
     for kind, sheets in drawn.items():
         for number, figure in enumerate(sheets):
             caption = f"{CAPTIONS[kind]} {found.get(kind, '')}".rstrip()
             if number:
-                caption = f"The same of other tasks ({number + 1} of {len(sheets)})."
+                caption = f"The same for other tasks ({number + 1} of {len(sheets)})."
             pictures.append(style.picture(figure, f"{name}-{kind}-{number}", caption))
     return pictures
 
@@ -294,6 +302,24 @@ def _troubles(own_records: pd.DataFrame) -> list[dict]:
         repeats = [f"{cell}/{repeat}" for cell, repeat in zip(group["cell_id"], group["repeat"], strict=True)]
         rows.append({"status": status, "sentence": sentence or "no reason was recorded", "repeats": repeats})
     return rows
+
+
+def unmeasured(planned: Iterable[str], own_records: pd.DataFrame) -> str:
+    """How many pipelines nobody has measured, and which loaders that leaves out; empty if there is none.
+
+    planned: ids of cells. Where nothing at all is measured, the page says that instead.
+    """
+    loaders = {name: next((word for word in name.split("-") if word in LOADERS), "") for name in planned}
+    loaders = {name: loader for name, loader in loaders.items() if not tables.is_ceiling(loader)}
+    gone = loaders.keys() - {*own_records["cell_id"]}
+    if not gone or len(gone) == len(loaders):
+        return ""
+    without = sorted({loaders[name] for name in gone} - {*own_records["loader"], ""})
+    named = [*without[:3], *[f"{len(without) - 3} more"] * (len(without) > 3)]
+    among = (
+        f", among them all of the loader{'s' * (len(without) > 1)} {wording.listing(named)}" if named else ""
+    )
+    return f"Not measured here: {len(gone)} of {len(loaders)} pipelines of this experiment{among}."
 
 
 def _missing(name: str, found: find_results.Found) -> dict | None:

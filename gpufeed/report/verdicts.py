@@ -10,12 +10,13 @@ import pandas as pd
 
 from gpufeed.core import repeats
 from gpufeed.report import tables, wording
-from gpufeed.report.significance import ABOVE, BELOW, standing
+from gpufeed.report.significance import ABOVE, BELOW, Standing, standing
 from gpufeed.system.statistics import BUSY, FASTER, MATTERS, SAME, SLOWER
 
 BASELINE = "dataloader_sync"
 ON_DEVICE = "resident"  # its samples lie on the device before the first epoch: it loads nothing
 NEVER = 0.01  # of the step: a smaller share of waiting counts as none
+MOST_SHOWN = 2  # sentences below the lead of a headline
 MOST_ANSWERS = 50  # beside those of the headlines: nobody reads more of them
 MOSTLY_AT_START = 0.25  # of the wait: from here on the first batches of the epochs are worth a sentence
 # What two loaders have in common where the comparison is between the loaders alone.
@@ -32,6 +33,7 @@ class Verdict:
     subject: str
     sentence: str
     lead: str = ""  # the sentence in a few words
+    shown: tuple[str, ...] = ()  # those of its sentences that stand below the lead; all where there are none
     claim: str = ""
     answer: str = ""  # holds | does not hold | cannot be judged; empty where there is no claim
     headline: bool = True  # belongs into the answer at the top of the page
@@ -79,13 +81,17 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
     about_overlap = rows["experiment"].iloc[0] == "pipelining" and (ours["loader"] != ON_DEVICE).any()
     if (ours["against_ceiling"] == "disturbed").any():
         lead, parts = _disturbed(ours)
+        sure = parts[-1]
+    elif about_overlap:
+        lead, parts, sure = _does_preparing_pay(ours)
     else:
-        lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
-    parts += [fed(ours), fell_back(ours), images_from(ours), accompanied(rows), disturbed(rows)]
-    parts.append(leaking(rows))
+        lead, parts, sure = _what_is_fastest(ours)
+    doubts = [accompanied(rows), disturbed(rows), leaking(rows)]
+    parts += [fed(ours), fell_back(ours), images_from(ours), measured_again(rows), *doubts]
     subject = f"{wording.task(ours)}; {wording.machine(ours)}"
     sentence = " ".join(part for part in parts if part)
-    return Verdict(subject, sentence, lead, headline=headline, compares=compares(rows))
+    shown = tuple(part for part in (sure, *doubts) if part)[:MOST_SHOWN]
+    return Verdict(subject, sentence, lead, shown, headline=headline, compares=compares(rows))
 
 
 def fed(ours: pd.DataFrame) -> str:
@@ -146,7 +152,7 @@ def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
     lead = f"{worst['label']}: {wording.percent(worst['ceiling_share'])} of the limit"
     more = f" {wording.listing(bad['label'][1:])}: above the limit too." if len(bad) > 1 else ""
     words = f"{worst['label']}: {speed(worst)}, {to_ceiling(worst)}.{more}"
-    return f"{lead}: the measurement was disturbed", [words, "Until then no order of the pipelines follows."]
+    return f"{lead}: the measurement was disturbed", [words, "So far no order of the pipelines follows."]
 
 
 def accompanied(rows: pd.DataFrame) -> str:
@@ -158,21 +164,24 @@ def accompanied(rows: pd.DataFrame) -> str:
     )
 
 
+def measured_again(rows: pd.DataFrame) -> str:
+    """A sentence on repeats that were measured twice; empty if there is none."""
+    twice = _repeats_of(rows.assign(label=wording.labels(rows)), "measured_again")
+    return twice and (
+        f"Measured twice, since other processes used the cores the first time: {twice}; of each the "
+        "quieter measurement counts."
+    )
+
+
 def disturbed(rows: pd.DataFrame) -> str:
-    """Sentences on repeats during which other processes used the cores; empty if there is none."""
-    rows, said = rows.assign(label=wording.labels(rows)), []
-    if twice := _repeats_of(rows, "measured_again"):
-        said.append(
-            f"Measured twice, since other processes used the cores the first time: {twice}; of each the "
-            "quieter measurement counts."
-        )
-    if marked := _repeats_of(rows, "disturbed"):
-        limit, most = f"{repeats.DISTURBED * 100:.0f} %", wording.percent(rows["others_cpu_share_max"].max())
-        said.append(
-            f"Other processes used more than {limit} of the cores, up to {most}, during {marked}: for the "
-            "rates of a quiet machine, end them and measure into another folder (--config results=FOLDER)."
-        )
-    return " ".join(said)
+    """A sentence on repeats during which other processes used the cores; empty if there is none."""
+    marked = _repeats_of(rows.assign(label=wording.labels(rows)), "disturbed")
+    limit, most = f"{repeats.DISTURBED * 100:.0f} %", wording.percent(rows["others_cpu_share_max"].max())
+    return marked and (
+        f"Other processes used more than {limit} of the cores, up to {most}, during {marked}: for the rates "
+        "of a quiet machine, end them and measure into another folder (gpufeed run --out FOLDER, snakemake "
+        "--config results=FOLDER)."
+    )
 
 
 def leaking(rows: pd.DataFrame) -> str:
@@ -208,13 +217,24 @@ def disturbance(cells: pd.DataFrame) -> str:
     return " ".join(said)
 
 
-def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str]]:
-    """Lead and sentences on the host's pipelines: the best against the plain loader, then copies apart."""
+def other_steps_of(cells: pd.DataFrame) -> str:
+    """The sentences of `other_steps` on each task; empty if there is none."""
+    groups = [
+        tables.pipelines(rows).sort_values("images_per_s", ascending=False) for rows in tables.tasks(cells)
+    ]
+    said = [other_steps(ours.assign(label=wording.labels(ours))) for ours in groups if len(ours)]
+    return " ".join(filter(None, dict.fromkeys(said)))
+
+
+def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str], str]:
+    """Lead and sentences on the host's pipelines: the best against the plain loader, then copies apart; and
+    which sentence says how sure that is."""
     host = ours[ours["loader"] != ON_DEVICE]
     best = host.iloc[0]
     first = f"{best['label']}, the highest median of those that load from the host: {speed(best)}"
-    sentences = [f"{first}, {to_ceiling(best)}.", _against_baseline(host, best), epoch_start(best)]
-    return _lead(host, best), [*sentences, _side_stream(host), _on_device(ours)]
+    sure = _against_baseline(host, best)
+    sentences = [f"{first}, {to_ceiling(best)}.", sure, epoch_start(best)]
+    return _lead(host, best), [*sentences, _side_stream(host), _on_device(ours)], sure
 
 
 def _lead(ours: pd.DataFrame, best: pd.Series) -> str:
@@ -257,10 +277,37 @@ def _on_device(ours: pd.DataFrame) -> str:
     return f"With all samples on the device beforehand, {rate}."
 
 
-def _what_is_fastest(ours: pd.DataFrame) -> tuple[str, list[str]]:
-    best = ours.iloc[0]
+def _what_is_fastest(ours: pd.DataFrame) -> tuple[str, list[str], str]:
+    best, sure = ours.iloc[0], _rivals(_with_its_step(ours))
     first = f"{best['label']}: {speed(best)}, {to_ceiling(best)}."
-    return _lead(ours, best), [first, epoch_start(best), _rivals(ours), _against_baseline(ours, best)]
+    parts = [first, epoch_start(best), sure, other_steps(ours), _against_baseline(ours, best)]
+    return _lead(ours, best), parts, sure
+
+
+def _with_its_step(ours: pd.DataFrame) -> pd.DataFrame:
+    """The pipelines that train by the step of the first; all where these have no two loaders to compare."""
+    alike = ours[list(wording.OF_THE_STEP)].eq(ours.iloc[0][list(wording.OF_THE_STEP)]).all(axis=1)
+    return ours[alike] if ours[alike]["loader"].nunique() > 1 else ours
+
+
+def other_steps(ours: pd.DataFrame) -> str:
+    """A sentence on pipelines (with `label`, fastest first) that train by another step than the first."""
+    rest = ours.drop(_with_its_step(ours).index)
+    if rest.empty:
+        return ""
+    said = f"Not compared with the others, since they train by another step: {_few(rest['label'])}."
+    if ours.iloc[0]["cuda_graphs"] and not rest["cuda_graphs"].all():
+        said += (
+            " Without CUDA graphs the time to train includes the gaps while the host launches kernels, so "
+            "their wait may be short although the loader is slow."
+        )
+    return said
+
+
+def _few(labels: pd.Series) -> str:
+    """Up to three names, and how many more there are."""
+    names = labels.tolist()
+    return "; ".join(names[:3] + [f"{len(names) - 3} more"] * (len(names) > 3))
 
 
 def _by_how_much(ours: pd.DataFrame, best: pd.Series) -> str:
@@ -355,15 +402,30 @@ def shared_cores(cells: pd.DataFrame) -> str:
 
 
 def _rivals(ours: pd.DataFrame) -> str:
-    """How sure it is that the first of `ours` (sorted, fastest first) is the fastest."""
+    """How far the first of `ours` (fastest first) is ahead of the next loader, and how sure that is."""
     if len(ours) < 2:
         return ""
     best, others = ours.iloc[0], ours.iloc[1:]
-    if (ours["n_repeats"] < 2).any():
-        return "Some pipelines ran once only, so their order is not settled."
     found = [standing(best, row) for _, row in others.iterrows()]
-    tied = others[[not one.ahead for one in found]]["label"].tolist()
-    if not tied:
+    kinds, loaders = wording.plural(len(ours), "pipeline"), ours["loader"].nunique()
+    if loaders == len(ours):
+        kinds = wording.plural(loaders, "loader")
+    here = "card" if best["device"] == "cuda" else "machine"
+    second = next((n for n, name in enumerate(others["loader"]) if name != best["loader"]), 0)
+    ahead = f"{wording.ratio(found[second].ratio.median)} the runner-up, {others['label'].iloc[second]}"
+    rank = "Fastest" if all(one.ahead for one in found) else "Highest rate"
+    return f"{rank} of {kinds} measured on this {here}, {ahead}. {_how_sure(ours, others, found)}"
+
+
+def _how_sure(ours: pd.DataFrame, others: pd.DataFrame, found: list[Standing]) -> str:
+    """Whether repeats show that the first of `ours` is faster; found: how it stands to the others."""
+    once = ours[ours["n_repeats"] < 2]["label"]
+    if len(once) == len(ours):
+        return "Each ran once only, so their order is not settled."
+    if len(once):
+        return f"Their order is not settled, since these ran once only: {_few(once)}."
+    tied = others[[not one.ahead for one in found]]["label"]
+    if tied.empty:
         few = {1: "the one other pipeline", 2: "both other pipelines"}
         rest = few.get(len(others), f"all {len(others)} other pipelines")
         if all(one.how == FASTER for one in found):
@@ -378,9 +440,7 @@ def _rivals(ours: pd.DataFrame) -> str:
         why = next(one.why_no_more for one in found if one.how != FASTER)
         cards = " on other cards" if any(one.other_cards for one in found) else ""
         return f"Its range lies above {rest}{cards}; {why}."
-    *named, last = tied[:3] + ([f"{len(tied) - 3} more"] if len(tied) > 3 else [])
-    shown = f"{'; '.join(named)} or {last}" if named else last
-    return f"It is not shown to be faster than {shown}."
+    return f"It is not shown to be faster than {' or '.join(_few(tied).rsplit('; ', 1))}."
 
 
 def _baseline_of(ours: pd.DataFrame, best: pd.Series) -> pd.Series | None:

@@ -1,7 +1,8 @@
 """How cells, tasks and numbers are called in figures and sentences."""
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -134,10 +135,13 @@ def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool
             if len(found[group]) > 1 and not (said and value):
                 names[number] += f", {setting(feature, value, loaders[number])}"
     named = pd.Series(names, index=cells.index)
-    if not unique:
-        return named
-    twice = named.duplicated(keep=False)
-    return named.where(~twice, named + " " + cells["cell_id"].str.rsplit("-", n=1).str[-1])
+    return told_apart(named, cells) if unique else named
+
+
+def told_apart(names: pd.Series, cells: pd.DataFrame) -> pd.Series:
+    """The names of cells, where two are the same with the digest of their cell."""
+    digests = cells["cell_id"].str.rsplit("-", n=1).str[-1]
+    return names.where(~names.duplicated(keep=False), names + " " + digests)
 
 
 def _number(count: object) -> int:
@@ -198,6 +202,18 @@ def task(rows: pd.DataFrame) -> str:
     if first["synchronise"] == "step":
         parts.append("waiting after every phase of a step")
     return ", ".join(parts)
+
+
+def unshared(tasks: Sequence[str]) -> tuple[str, list[str]]:
+    """What all tasks, as `task` says them, have in common, and of each the rest."""
+    parts = [re.split("[,;] | (?=on )", words) for words in tasks]
+    shared = [part for part in parts[0] if all(part in own for own in parts)] if parts else []
+    return joined(shared), [joined(part for part in own if part not in shared) for own in parts]
+
+
+def joined(parts: Iterable[str]) -> str:
+    """The parts of a task as one text, such as `resnet18 on cifar10_jpeg, bf16`."""
+    return ", ".join(parts).replace(", on ", " on ")
 
 
 def images_from(loader: str, recipe: Mapping | None, loading: Mapping | None) -> str | None:

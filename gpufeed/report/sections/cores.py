@@ -67,8 +67,10 @@ def au(row: pd.Series) -> pd.Series:
 
 def answers(cells: pd.DataFrame) -> list[Verdict]:
     """How many cores each loader needs, a verdict a model; none where cores were not varied."""
+    au = "AU (accelerator utilization, compute-only over end-to-end time)"
+    fed = f"Fed: an {au} of {FED * 100:.0f} % or more."
     return [
-        Verdict(f"{title(panel)}; {wording.machine(panel)}", sentence(panel), lead(panel))
+        Verdict(f"{title(panel)}; {wording.machine(panel)}", sentence(panel), lead(panel), (fed,))
         for panel in measured(cells)
     ]
 

@@ -1,4 +1,4 @@
-"""The leaderboard of an experiment: a row a cell, in words for page and Markdown, with values to sort by."""
+"""The leaderboard of an experiment: one row per cell, in words for page and Markdown, and sortable values."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,7 +105,7 @@ def board(
     """
     if cells.empty:
         return None
-    named = pd.concat(list(_in_order(cells)))
+    named = in_order(cells)
     filled = [[column.fill(row) for column in COLUMNS] for _, row in named.iterrows()]
     kept = [
         number
@@ -132,18 +132,21 @@ def board(
 def _without_shared(filled: Sequence[list[Field]], at: int) -> str:
     """Take the words that all tasks share out of their fields, and return them; none where a field would
     have no words left. at: number of the column."""
-    tasks = [fields[at].text.split(", ") for fields in filled if fields[at].value is not None]
-    shared = [words for words in tasks[0] if all(words in task for task in tasks)] if tasks else []
-    if any(set(task) <= set(shared) for task in tasks):
+    known = [fields for fields in filled if fields[at].value is not None]
+    shared, rests = wording.unshared([fields[at].text for fields in known])
+    if not all(rests):
         return ""  # a task without words would look as if it were not known
-    for fields in filled:
-        if fields[at].value is not None:
-            rest = ", ".join(words for words in fields[at].text.split(", ") if words not in shared)
-            fields[at] = Field(rest, value=rest)
-    return ", ".join(shared)
+    for fields, rest in zip(known, rests, strict=True):
+        fields[at] = Field(rest, value=rest)
+    return shared
 
 
-def _in_order(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
+def in_order(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells (at least one) task by task with `label` and `task`, then those that were not measured."""
+    return pd.concat(list(_task_by_task(cells)))
+
+
+def _task_by_task(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """The cells task by task with `label` and `task`, then those that were not measured."""
     for rows in tables.tasks(cells):
         ceiling = rows["loader"].map(tables.is_ceiling).astype(bool)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from gpufeed.report import tables, wording
+from gpufeed.report.sections import leaderboard
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,12 @@ def section(cells: pd.DataFrame, records: pd.DataFrame) -> dict | None:
     known = split(records)
     if known.empty:
         return None
-    labels = wording.labels(cells).rename("label")
-    rows = known.merge(
-        cells[tables.IDENTITY[1:]].join(labels),
-        on=tables.IDENTITY[1:],
-    )
+    keys = tables.IDENTITY[1:]
+    rows = known.merge(leaderboard.in_order(cells)[[*keys, "label", "task"]], on=keys)
     rows = rows.sort_values("wall_s", ascending=False)
+    both = zip(rows["label"], wording.unshared(rows["task"])[1], strict=True)
+    names = pd.Series([", ".join(filter(None, parts)) for parts in both], index=rows.index)
+    rows["label"] = wording.told_apart(names, rows)
     shown = [part for part in PARTS if part.field != UNPACK or known[UNPACK].any()]
     longest, fields = rows["wall_s"].max(), [part.field for part in shown]
     return {

@@ -1,3 +1,4 @@
+import re
 import xml.etree.ElementTree as ET
 
 import pandas as pd
@@ -42,18 +43,29 @@ def test_bars_have_the_median_and_whiskers_the_range(tmp_path):
 def test_a_pipeline_that_is_compared_with_nothing_is_drawn_only_alone(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap", batch_size=64), [100])
     (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["overlap"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["overlap: 100"]
     paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=128), [120])
     (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
     assert [label.get_text() for label in axis.get_yticklabels()] == [
-        "batch 128, resident",
-        "batch 64, overlap",
+        "batch 128, resident: 120",
+        "batch 64, overlap: 100",
     ]
     assert "synthetic_224" in axis.get_title(loc="left")  # what they share
     assert "batch" not in axis.get_title(loc="left")
     paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=64), [130])
     (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
     assert "batch 64" in axis.get_title(loc="left")
+
+
+def test_a_bar_says_that_its_limit_was_not_measured_where_others_have_one(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("resident"), [120])
+    cells = tables.cells(load_records.read_records(paths))
+    assert "limit" not in text_of(figures.throughput(cells))
+    for loader, graphs in (("overlap", True), ("replay", True)):
+        paths += made.write_speeds(tmp_path, made.cell(loader, cuda_graphs=graphs), [100])
+    said = text_of(figures.throughput(tables.cells(load_records.read_records(paths))))
+    assert "120 (limit not measured)" in said
+    assert "limit: compute only (replay), one repeat" in said
 
 
 def cells_of(tmp_path, batches, loaders):
@@ -80,7 +92,7 @@ def test_of_many_tasks_with_one_pipeline_the_fastest_are_drawn(tmp_path):
     (axis,) = figures.breakdown(cells_of(tmp_path, figures.MOST_ROWS + 5, ["resident"])).axes
     names = [label.get_text() for label in axis.get_yticklabels()]
     assert len(names) == figures.MOST_ROWS
-    assert names[0] == f"batch {figures.MOST_ROWS + 5}"
+    assert names[0].startswith(f"batch {figures.MOST_ROWS + 5}: ")
     assert "5 slower ones are in the table" in axis.get_title(loc="left")
 
 
@@ -93,7 +105,10 @@ def test_of_too_many_pipelines_those_without_jpeg_engines_stay_in_the_figure(tmp
         paths += made.write_speeds(tmp_path, of, [200 + graphs])
     (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
     names = [label.get_text() for label in axis.get_yticklabels()]
-    assert [name.split(", CUDA")[0] for name in names[:2]] == ["dali_gpu", "dali_gpu, without JPEG engines"]
+    assert [re.split(", CUDA|:", name)[0] for name in names[:2]] == [
+        "dali_gpu",
+        "dali_gpu, without JPEG engines",
+    ]
     assert "1 slower one is in the table" in axis.get_title(loc="left")
 
 

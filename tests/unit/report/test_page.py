@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from html import unescape
 
+import pandas as pd
 import pytest
 import record_fixtures as made
 
@@ -230,6 +231,26 @@ def test_the_command_has_as_many_cores_as_its_cells_want():
     assert page.command(plan, "feed") == "snakemake feed --cores 16"
 
 
+def test_the_answer_says_how_many_pipelines_were_not_measured(tmp_path):
+    ids = [
+        made.cell(loader).id for loader in ("overlap", "resident", "replay", "dali_gpu", "dataloader_workers")
+    ]
+    ids.append(made.cell("overlap", batch_size=64).id)
+    made.write_speeds(tmp_path, made.cell("overlap"), [100])
+    publish.report(tmp_path, ["pipelining"], made.plan_info({"pipelining": ids}), tmp_path / "r.html")
+    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
+    left = "dali_gpu, dataloader_workers and resident"
+    assert (
+        f"Not measured here: 4 of 5 pipelines of this experiment, among them all of the loaders {left}."
+        in answer
+    )
+    assert (
+        page.unmeasured(["a-overlap-b"], pd.DataFrame({"cell_id": ["a-overlap-b"], "loader": ["overlap"]}))
+        == ""
+    )
+
+
 def test_a_pipeline_above_its_ceiling_is_told_wherever_the_share_is_shown(tmp_path):
     of, ceiling = made.cell("overlap", augment="cpu"), made.cell("replay", augment="cpu")
     made.write_speeds(tmp_path, of, [2428, 2599, 2800])
@@ -240,7 +261,7 @@ def test_a_pipeline_above_its_ceiling_is_told_wherever_the_share_is_shown(tmp_pa
     answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
     table = html[html.index('id="board-pipelining"') : html.index("</table>")]
     caption = re.findall("<figcaption>(.*?)</figcaption>", html, re.DOTALL)[0]
-    assert "290 % of the limit: the measurement was disturbed" in answer
+    assert "290\u00a0% of the limit: the measurement was disturbed" in answer
     assert "disturbed" in table
     assert "which is impossible" in caption
     assert "not distinguishable from the" not in html[html.index('id="answer"') : html.index('id="words"')]

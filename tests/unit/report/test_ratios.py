@@ -28,7 +28,7 @@ from gpufeed.system.statistics import (
 # close enough together that all verdicts come up
 rates = st.floats(min_value=90, max_value=112)
 samples = st.lists(rates, max_size=12)
-INVERSE = {FASTER: SLOWER, SLOWER: FASTER, SAME: SAME, FEW: FEW}
+INVERSE = {FASTER: SLOWER, SLOWER: FASTER, SAME: SAME, FEW: FEW, UNLIKE: UNLIKE}
 
 
 def assert_mirrored(there, back):

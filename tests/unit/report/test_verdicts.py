@@ -79,6 +79,35 @@ def test_a_best_of_several_tells_of_how_many_comparisons_and_pairs(tmp_path):
     assert "(2 comparisons, not corrected for their number, n = 6 to 7 pairs)." in said
 
 
+def test_the_fastest_is_told_from_the_next_loader_that_trains_by_the_same_step(tmp_path):
+    graphs = {**GPU, "cuda_graphs": True}
+    speeds = {"resident": [400, 402], "host_cache": [200, 202], "overlap": [100, 101]}
+    paths = [
+        path
+        for name, two in speeds.items()
+        for path in made.write_speeds(tmp_path, free(name, **graphs), two)
+    ]
+    paths += made.write_speeds(tmp_path, free("resident", pin_memory=False, **graphs), [300, 301])
+    once = made.write_speeds(tmp_path, free("overlap", **GPU, cuda_graphs=False), [250])
+    (verdict,) = verdicts.answers(cells_of([*paths, *once]))
+    first, *doubts = verdict.shown
+    assert first == (
+        "Fastest of 4 pipelines measured on this card, 2.00x the runner-up, host_cache. Its range lies above "
+        "those of all 3 other pipelines; fewer than 6 repeats say no more."
+    )
+    assert doubts == []
+    assert (
+        "they train by another step: overlap, eager. Without CUDA graphs the time to train"
+        in verdict.sentence
+    )
+    once = made.write_speeds(tmp_path / "once", free("dali_gpu", **graphs), [250])
+    (verdict,) = verdicts.answers(cells_of([*paths, *once]))
+    assert verdict.shown[0] == (
+        "Highest rate of 5 pipelines measured on this card, 1.60x the runner-up, dali_gpu. Their order is "
+        "not settled, since these ran once only: dali_gpu."
+    )
+
+
 def test_repeats_that_shared_their_gpu_are_named(tmp_path):
     def shared(of, number, most):
         told = made.telemetry(other_processes={"n": 9, "median": 0, "min": 0, "max": most})

@@ -37,6 +37,13 @@ def test_parts_are_means_that_add_up_to_the_whole(tmp_path):
     )
 
 
+def test_rows_of_several_tasks_say_what_tells_these_apart(tmp_path):
+    both = [made.cell("overlap", model=name) for name in ("resnet18", "resnet50")]
+    paths = made.write(tmp_path, *(told(made.record(of)) for of in both))
+    labels = {row["label"] for row in phases.section(*read(paths))["rows"]}
+    assert labels == {"overlap, resnet18", "overlap, resnet50"}
+
+
 def test_unpacking_has_a_column_where_a_dataset_was_packed(tmp_path):
     paths = made.write(tmp_path, told(made.record(made.cell("overlap"))))
     assert "Unpack" not in [part.title for part in phases.section(*read(paths))["parts"]]

@@ -316,9 +316,7 @@ def unmeasured(planned: Iterable[str], own_records: pd.DataFrame) -> str:
         return ""
     without = sorted({loaders[name] for name in gone} - {*own_records["loader"], ""})
     named = [*without[:3], *[f"{len(without) - 3} more"] * (len(without) > 3)]
-    among = (
-        f", among them all of the loader{'s' * (len(without) > 1)} {wording.listing(named)}" if named else ""
-    )
+    among = f", every one of {wording.listing(named)} among them" if named else ""
     return f"Not measured here: {len(gone)} of {len(loaders)} pipelines of this experiment{among}."
 
 

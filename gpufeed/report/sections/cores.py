@@ -93,10 +93,10 @@ def lead(panel: pd.DataFrame) -> str:
     least = next(iter(found.values()))
     if least is None:
         most = wording.plural(int(panel["cores_asked"].max()), "core")
-        return f"no loader keeps it fed on up to {most}; the nearest is {with_best(panel, nearest(panel)[0])}"
+        return f"No loader keeps it fed on up to {most}; the nearest is {with_best(panel, nearest(panel)[0])}"
     first = [name for name, cores in found.items() if cores == least]
     fed = panel[panel["loader_name"].isin(first) & (panel["cores_asked"] == least)]
-    said = f"kept fed on {wording.plural(least, 'core')} by {wording.listing(first)} ({n_of(fed)})"
+    said = f"Kept fed on {wording.plural(least, 'core')} by {wording.listing(first)} ({n_of(fed)})"
     if decoding.empty or {*first} & {*decoding["loader_name"]}:
         return said
     said += ", from images decoded before; of loaders that decode while they train "

@@ -57,7 +57,7 @@ def test_the_fewest_cores_that_feed_a_model(tmp_path):
     never = dict.fromkeys(("dataloader_workers", "host_cache"))
     assert cores.fewest(panel) == {"resident": 2, "dali_cpu": 8, **never}
     (verdict,) = cores.answers(cells)
-    assert verdict.lead.startswith("kept fed on 2 cores by resident (n = 3), ")
+    assert verdict.lead.startswith("Kept fed on 2 cores by resident (n = 3), ")
     assert verdict.lead.endswith(" dali_cpu: 8 cores")
     for words in ("by resident on 2 cores, by dali_cpu on 8 cores. ", "2 other", "(AU 60.0 % on 16 cores)"):
         assert words in verdict.sentence

@@ -46,8 +46,8 @@ def install(module: str | None) -> str:
         return f"pip install {name}"
     # pip finds the extras of a wheel where it is installed, and those of a checkout by its path
     checkout = Path(__file__).resolve().parents[2]
-    is_here = Path.cwd() == checkout
-    which = ("." if is_here else checkout) if (checkout / "pyproject.toml").exists() else "gpufeed"
+    which: str | Path = "." if Path.cwd() == checkout else checkout
+    which = which if (checkout / "pyproject.toml").exists() else "gpufeed"
     return f"pip install {quote(f'{which}[{EXTRAS[name]}]')}"
 
 

@@ -77,6 +77,7 @@ STAGES = {
 AGAIN = ("again",)  # of measure_cell
 STAGES[AGAIN] = ("Measuring once more", "repeat")
 STAGE_OF = {rule: rules for rules in STAGES for rule in rules}
+TWICE_S = 0.1  # timeout and Slurm send a signal to a process and to its group
 SILENT_S, LONGER = 20.0, 1.5  # without a line, until one says what runs; the next one so many times later
 # what tells cells of one loader apart, in the words of the leaderboard, and what tells any cells apart
 OF_A_LOADER = {
@@ -157,13 +158,13 @@ class Terminal(logging.Handler):
         self.told: set[str] = set()
         self.cells: set[str] = set()
         self.measured, self.failed = 0, 0
-        # seconds: of the first job and the last line; that finished jobs took, guessed ones, and their guesses
+        # seconds: of the first job and the last line; that finished jobs took, guessed ones, and the guesses
         self.began_s, self.said_s, self.silent_s = 0.0, time.time(), SILENT_S
         self.busy_s, self.took_s, self.guessed_s = 0.0, 0.0, 0.0
         self.expected: dict[int, tuple[float, float]] = {}
         self.shows_status, self.wide = False, 0
         self.exit = ""
-        self.interrupts, self.kills = 0, False
+        self.interrupts, self.stopped_s, self.kills = 0, -TWICE_S, False
 
     def hear_stops(self, kills: bool) -> None:
         """Let SIGTERM, and Ctrl-C where it does so, stop the jobs and end the run; a second kills the jobs.
@@ -181,16 +182,19 @@ class Terminal(logging.Handler):
 
         Ctrl-C reaches the jobs from the terminal; SIGTERM may have been sent to this process alone.
         """
-        self.interrupts += 1
+        if time.monotonic() - self.stopped_s < TWICE_S:
+            return
+        self.stopped_s, self.interrupts = time.monotonic(), self.interrupts + 1
+        first = self.interrupts == 1
         jobs = psutil.Process().children(recursive=True) if self.kills else []
-        if jobs and self.interrupts == 2:
+        if jobs and not first:
             with suppress(RuntimeError):  # in the middle of another line
                 self.write("Killing the jobs.")
-        how = signal.SIGKILL if self.interrupts > 1 else number
+        how = number if first else signal.SIGKILL
         for job in jobs if how != signal.SIGINT else ():
             with suppress(psutil.NoSuchProcess):
                 job.send_signal(how)
-        if self.interrupts == 1:
+        if first:
             raise SystemExit(128 + number)  # as shells have it
 
     def emit(self, record: logging.LogRecord) -> None:

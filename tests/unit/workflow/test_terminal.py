@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from gpufeed.core.cells import Cell
-from gpufeed.workflow.terminal import STREAM, Known, Terminal, installed, labels, lasting
+from gpufeed.workflow.terminal import STREAM, TWICE_S, Known, Terminal, installed, labels, lasting
 
 CELLS = {
     "a": Cell("e", "d", "dataloader_workers", workers=2, augment="torch"),
@@ -359,6 +359,9 @@ def test_a_signal_ends_the_run_and_the_next_one_kills_its_jobs(tmp_path, monkeyp
     assert ended.value.code == 128 + number
     if number == signal.SIGTERM:  # Ctrl-C reaches jobs from the terminal
         assert job.stdout.readline() == "heard\n"
+    handlers[number](number, None)  # the same signal, to the group
+    time.sleep(TWICE_S)
+    assert job.poll() is None
     handlers[number](number, None)
     assert job.wait(10) == -signal.SIGKILL
     assert job.stdout.read() == ""

@@ -17,10 +17,10 @@ from gpufeed.core.repeats import AGAIN, number_of
 from gpufeed.core.rerun_options import options
 from gpufeed.core.retry_policy import announce_planning_node
 from gpufeed.core.schedule import Schedule
+from gpufeed.system import folder_lock
 from gpufeed.system.host_memory import free_host_bytes
 from gpufeed.system.parent_watchdog import handed_down
 from gpufeed.system.telemetry.process_load import used_by_others
-from gpufeed.workflow import folder_lock
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.codes import Codes
 from gpufeed.workflow.datasets import Datasets

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufeed.workflow import folder_lock
+from gpufeed.system import folder_lock
 
 
 @pytest.fixture

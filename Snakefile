@@ -1,10 +1,17 @@
 """gpufeed: which input pipeline keeps my GPU fed, how far is each from the limit, and why?"""
 
+import sys
 from pathlib import Path
 
+from snakemake.logging import logger
 from snakemake.utils import min_version
 
 min_version("9.20")
+sys.path.insert(0, str(workflow.current_basedir))  # gpufeed lies beside the Snakefile
+
+from gpufeed.workflow.terminal import installed
+
+TERMINAL = installed(workflow, logger)  # before Snakemake says which config it reads
 
 
 CONFIG = "config/config.yaml"
@@ -44,6 +51,9 @@ rule all:
 
 
 onstart:
+    folder_lock.record(workflow.persistence._lockfile.values())
+    if TERMINAL:
+        TERMINAL.hear_stops(kills=RUNS_HERE)
     if refused := unwritable(RESULTS):
         raise WorkflowError(str(refused))
 
@@ -64,6 +74,7 @@ if TERMINAL:
         targets=["all", "report", *PLAN.cells],
         ahead=lambda: workflow.dag.needrun_jobs(),
         seconds_of=ESTIMATE.seconds_of,
+        workers_of=ESTIMATE.workers_of,
         ending=ENDING,
         files=lambda: [f"{RESULTS}/report.html", *REPORT.parts_of(PLAN.cells)],
         prints=lambda experiment: bool(REPORT.side_by_side[experiment]) or not ESTIMATE.runs_here,

@@ -1,15 +1,11 @@
 # The plan, the objects whose methods the rules use, and the constraints on wildcards.
 
-import sys
 from pathlib import Path
+from threading import Thread
 
 from snakemake.exceptions import WorkflowError
 
 ROOT = Path(str(workflow.current_basedir)).parent
-sys.path.insert(0, str(ROOT))  # gpufeed lies beside the Snakefile
-
-from snakemake.logging import logger
-
 from gpufeed.cli.run_results import ending
 from gpufeed.core.config import planned
 from gpufeed.core.config_schema import check_files
@@ -21,8 +17,10 @@ from gpufeed.core.repeats import AGAIN, number_of
 from gpufeed.core.rerun_options import options
 from gpufeed.core.retry_policy import announce_planning_node
 from gpufeed.core.schedule import Schedule
+from gpufeed.system import folder_lock
 from gpufeed.system.host_memory import free_host_bytes
 from gpufeed.system.parent_watchdog import handed_down
+from gpufeed.system.telemetry.process_load import used_by_others
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.codes import Codes
 from gpufeed.workflow.datasets import Datasets
@@ -32,11 +30,15 @@ from gpufeed.workflow.repeats import Repeats
 from gpufeed.workflow.report import Report
 from gpufeed.workflow.resources import JobResources
 from gpufeed.workflow.run import Run
-from gpufeed.workflow.terminal import OURS, Known, installed
+from gpufeed.workflow.terminal import OURS, Known
 
-TERMINAL = installed(workflow, logger)
+RUNS_HERE = workflow.resource_settings.nodes is None
 if TERMINAL:
-    TERMINAL.hear_interrupts(kills=workflow.resource_settings.nodes is None)
+    TERMINAL.hear_stops(kills=RUNS_HERE)
+    Thread(target=TERMINAL.tell_of_long_jobs, daemon=True).start()
+if workflow.is_main_process:
+    folder_lock.remove_stale()
+    used_by_others()  # from here on
 try:
     if workflow.is_main_process:
         check_files(workflow.configfiles)  # Snakemake ignores duplicate keys
@@ -66,9 +68,11 @@ RESOURCES = JobResources(RUN, GATES, workflow)
 CODES = Codes(RUN)
 REPORT = Report(RUN, GATES, REPEATS, BENCHMARKS, MODELS, AGAIN_BY)
 SAY = lambda line: logger.info(line, extra=OURS)
-ESTIMATE = Estimate(RUN, REPORT, workflow, free_host_bytes, SAY, 3 if TERMINAL else len(PLAN.cells))
+ESTIMATE = Estimate(
+    RUN, REPORT, workflow, free_host_bytes, SAY, 3 if TERMINAL else len(PLAN.cells), used_by_others
+)
 DATASETS = Datasets(RUN, GATES, ESTIMATE.announce_and_check)
-ENDING = lambda: ending(RESULTS, REPORT.records_of(ESTIMATE.experiments), RUN.advised)
+ENDING = lambda: ending(RESULTS, REPORT.records_of(ESTIMATE.experiments), RUN.advised, AGAIN_BY)
 
 
 wildcard_constraints:

@@ -138,7 +138,6 @@ def for_job(job: Any) -> None:
     limits = [CEILINGS.read(path) for path in job.input.get("ceilings") or []]
     found = advise(probes, job.params.asked["of"], job.params.asked["best"], next(iter(limits), None))
     ADVICE.write(found, job.output[0])
-    chosen = sum(one["chosen"] for one in found["candidates"])
-    print(
-        f"{state(found, {})} Of {len(found['candidates'])} changes, {chosen} are measured next.", flush=True
-    )
+    others = [one["chosen"] for one in found["candidates"] if one["cell_id"] != found["of"]]
+    next_ = f"Measured next: it, the limit and the best {sum(others)} of {len(others)} alternatives."
+    print(f"{state(found, {})} {next_}", flush=True)

@@ -12,7 +12,7 @@ CAUSES = {
     DECODE: "decoding",
     TRANSFER: "the copy to the device",
     INPUT: "the loader, which makes batches more slowly than the model takes them",
-    HOST: "the thread that trains, which also loads",
+    HOST: "the training thread, which also loads or receives each batch",
     CPU: "the CPU's cores, which loading and training share",
     DEVICE: "the GPU, on which loading and training compete",
     COMPUTE: "starts of epochs, and what training and loading take from each other",
@@ -24,7 +24,7 @@ BOUNDS = {
     CPU: "CPU cores",
     DEVICE: "the GPU, shared",
 }
-OFF = 0.15  # a prediction further from the measured rate is called wrong
+OFF = 0.15  # of a prediction: a measured rate that is further away is told with the distance
 
 
 def lines(advice: Mapping[str, Any], measured: Mapping[str, float] | None = None) -> list[str]:
@@ -40,16 +40,19 @@ def state(advice: Mapping[str, Any], measured: Mapping[str, float]) -> str:
     limit, today = advice["compute_images_per_s"], measured.get(advice["of"])
     if limit is None:
         return "What you do today could not be probed here, so no gain over it is known."
+    limits = [rate for cell, rate in measured.items() if cell.split("-")[1:2] == ["replay"]]
+    limit = limits[0] if len(limits) == 1 else limit
     share = advice["input_share"] if today is None else max(0.0, 1 - today / limit)
-    share_words = f"{share * 100:.0f} %" if share >= 0.005 else "less than 1 %"
-    lost = (
-        f"Your GPU waits {share_words} of the time"
-        if advice["device"] == "cuda"
-        else (f"Loading takes {share_words} of the time of your training")
-    )
+    waits, reached = round(share * 100), "what you do today reaches"
+    where = f"{reached} {100 - waits} % of the limit, which is the training alone"
+    if advice["device"] == "cuda":
+        where = (
+            f"your GPU waits {waits or 'less than 1'} % of the time: {reached} {100 - waits} % of the limit"
+        )
+    said = f"By short probes, {where}" if today is None else where[0].upper() + where[1:]
     if share < 1 - 1 / MATTERS:
-        return f"{lost}: the model itself is the limit."
-    return f"{lost}. Largest cause: {CAUSES[advice['cause']]}."
+        return f"{said}. The model itself is the limit."
+    return f"{said}. Largest cause: {CAUSES[advice['cause']]}."
 
 
 def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator[str]:
@@ -89,8 +92,9 @@ def rates(candidate: Mapping[str, Any], measured: Mapping[str, float]) -> str:
     text = f"Predicted {number(rate['median'])} images/s ({number(rate['low'])} to {number(rate['high'])})"
     if found is None:
         return text
-    wrong = abs(rate["median"] / found - 1) > OFF
-    return f"{text}, measured {number(found)}{' (the prediction was wrong)' * wrong}"
+    off = found / rate["median"] - 1
+    how = f" ({abs(off):.0%} {'above' if off > 0 else 'below'} the prediction)".replace("%", " %")
+    return f"{text}, measured {number(found)}{how * (abs(off) > OFF)}"
 
 
 def number(rate: float) -> str:

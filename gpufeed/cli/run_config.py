@@ -26,6 +26,9 @@ HERE = "the command line"
 SHORT_SIDE = 256 / 224  # of evaluation images, to the size that is cut from their middle
 DECODER = "torchvision_cpu"  # of workers that have a choice
 STEPS_OF_AN_EPOCH = 4  # at least, with a batch size that nobody asked for
+# A CPU trains few images at once as fast as many. A repeat leaves out half of its steps at most, and goes on
+# until the others took `least_s`: where a step takes seconds, more planned ones only make it longer.
+ON_CPU = {"batch_size": 8, "steps": 12}
 KINDS_OF_DATA = (
     "a folder with CLASS/IMAGE, or with train/CLASS/IMAGE and val/CLASS/IMAGE; a name in `sources` of the "
     "config; or a torch Dataset, path.py:attribute"
@@ -63,8 +66,9 @@ def config_of(asked: Namespace, sources: Mapping[str, Any]) -> dict[str, Any]:
     experiment = own["experiments"][EXPERIMENT]
     dataset, source = source_of(asked, sources, own["sources"]["own"]["limit"])
     common = experiment["common"] | {"dataset": dataset}
-    for key, value in (("model", asked.model), ("batch_size", asked.batch_size), ("steps", asked.steps)):
-        common |= {key: value} if value is not None else {}
+    common |= {} if asked.gpus else ON_CPU
+    given = {key: getattr(asked, key) for key in ("model", *ON_CPU)}
+    common |= {key: value for key, value in given.items() if value is not None}
     for loader in asked.loaders or ():
         check_names({"dataset": dataset, "loader": loader}, HERE, [dataset])
     check_names({**common, "loader": "replay"}, HERE, [dataset])
@@ -150,14 +154,24 @@ def images_to_train_on(config: Mapping[str, Any], changes: Mapping[str, Any]) ->
     return images_in(source) if "folder" in source else None
 
 
-def fit_batch(changes: Mapping[str, Any], images: int) -> str:
-    """Lower the batch size where the images are few, and return the sentence on it; empty if it stays."""
+def fit_batch(asked: Namespace, changes: Mapping[str, Any], images: int | None) -> str:
+    """Lower the batch size where the images are few; return the sentence on what nobody asked for, if any.
+
+    asked: as in config_of. images: to train on, if known.
+    """
     common = changes["experiments"][EXPERIMENT]["common"]
-    size = 1 << max(1, (images // STEPS_OF_AN_EPOCH).bit_length() - 1)  # a power of two, at least 2
-    if size >= common["batch_size"]:
+    size = common["batch_size"]
+    if images and not asked.batch_size:  # a power of two, at least 2
+        common["batch_size"] = min(size, 1 << max(1, (images // STEPS_OF_AN_EPOCH).bit_length() - 1))
+    if common["batch_size"] < size:
+        size = common["batch_size"]
+        return f"batch size: {size}, since there are {images} images to train on; --batch-size N sets another"
+    if asked.gpus or None not in (asked.batch_size, asked.steps):
         return ""
-    common["batch_size"] = size
-    return f"batch size: {size}, since there are {images} images to train on; --batch-size N sets another"
+    return (
+        f"On a CPU a repeat has {common['steps']} steps of {size} images, and more until it took 3 s; "
+        "--steps N and --batch-size N set others"
+    )
 
 
 def plan_of(

@@ -34,18 +34,23 @@ def any_failed(records: Iterable[Path]) -> bool:
 
 
 def ending(
-    results: str, records: Mapping[str, Iterable[str]], advised: Mapping[str, Mapping[str, Any] | None]
+    results: str,
+    records: Mapping[str, Iterable[str]],
+    advised: Mapping[str, Mapping[str, Any] | None],
+    options: Sequence[str] = (),
 ) -> list[str]:
     """Return the lines that end a run: all of one experiment, the verdict alone of each of several.
 
     records: experiment -> those that it plans. advised: experiment -> its settings of `advice`, or None.
+    options: of the command that starts the run again (core.rerun_options).
     """
     there = {name: existing(paths) for name, paths in records.items()}
     there = {name: paths for name, paths in there.items() if paths}
     if not there:
         return []
     try:
-        lines = answers({name: cells_of(paths) for name, paths in there.items()}, results, advised)
+        tables = {name: cells_of(paths) for name, paths in there.items()}
+        lines = [*answers(tables, results, advised), *once_more(tables, results, options)]
     except Exception as error:  # jobs may have environments of their own; a run that succeeded stays one
         lines = [f"No leaderboard here: {one_line(error)}"]
     return ["", *lines, *page(results, there)]
@@ -61,6 +66,29 @@ def answers(
     ((name, cells),) = tables.items()
     said = [*leaderboard(cells), *unmeasured(cells), *leads(cells, "Answer: ")]
     return [*said, *advice_lines(results, name, advised[name], cells)]
+
+
+def once_more(tables: Mapping[str, "pd.DataFrame"], results: str, options: Sequence[str]) -> list[str]:
+    """Return how to measure experiments again that other processes disturbed; none where all was quiet.
+
+    Nothing measures them again by itself. All repeats are, since only those of one time compare.
+    """
+    from gpufeed.system.statistics import BUSY
+
+    bad = [
+        name
+        for name, cells in tables.items()
+        if cells["disturbed"].any() or cells["against_ceiling"].isin([BUSY, "disturbed"]).any()
+    ]
+    if not bad:
+        return []
+    command = " ".join(["snakemake", *bad, *options, "--forcerun measure_cell"])
+    places = " and ".join(f"{results}/records/{name}" for name in bad)
+    return [
+        "Other processes used the cores meanwhile. On a quiet machine this measures all repeats again and "
+        f"replaces their records in {places}:",
+        f"  {command}",
+    ]
 
 
 def existing(records: Iterable[str]) -> list[Path]:

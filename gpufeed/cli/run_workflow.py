@@ -33,8 +33,8 @@ def parser() -> argparse.ArgumentParser:
     add("folder", metavar="FOLDER", help=f"the images: {run_config.KINDS_OF_DATA}")
     add("--model", metavar="REF", help="a name, torchvision:NAME, timm:NAME or path.py:attribute (resnet18)")
     add("--size", **number, help="pixels of a side that the model sees (224; a timm model has its own)")
-    add("--batch-size", **number, help="images a step (128, or fewer for few images)")
-    add("--steps", **number, help="steps of a repeat, at least (200)")
+    add("--batch-size", **number, help="images a step (128, on a CPU 8; fewer for few images)")
+    add("--steps", **number, help="steps of a repeat, at least (200, on a CPU 12)")
     add("--limit", **number, help="images to train on at most (20000 of a folder)")
     add("--quick", action="store_true", help="four loaders that suit most nodes, each once")
     add("--loaders", nargs="+", metavar="LOADER", help="these alone: names, or path.py:attribute")
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = run_config.shipped_config()
         changes = run_config.config_of(asked, config["sources"])
         images = run_config.images_to_train_on(config, changes)
-        batch = run_config.fit_batch(changes, images) if images and not asked.batch_size else ""
+        batch = run_config.fit_batch(asked, changes, images)
         plan, results, advice = run_config.plan_of(config, changes, images)
         path = Path(results) / "config.yaml"
         lock = locked(path.parent)
@@ -84,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measured(asked: argparse.Namespace, path: Path, records: Callable[[], Sequence[Path]]) -> int:
     """Run the config at `path`, and return the exit code. records: that it leaves; advice adds some."""
     command = [*command_of(path), "--cores", str(asked.cores or "all"), "--resources", f"gpu={asked.gpus}"]
-    command += ["--keep-going", "--rerun-incomplete", *(["--dry-run"] if asked.dry else [])]
+    # what profiles/default says, which Snakemake would name before everything
+    command += ["--workflow-profile", "none", "--keep-going", "--rerun-incomplete", "--show-failed-logs"]
+    command += ["--dry-run"] if asked.dry else []
     print(f"config: {path}")
     code = run_process.follow(command)
     if code == INTERRUPTED:

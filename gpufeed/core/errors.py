@@ -2,6 +2,8 @@
 
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
+from shlex import quote
 from types import ModuleType
 
 # imported name -> the extra of pyproject.toml that brings it, where a package is not in the base install
@@ -40,7 +42,13 @@ def install(module: str | None) -> str:
     if module is None:
         return "install it"
     name = module.split(".")[0]
-    return f"pip install 'gpufeed[{EXTRAS[name]}]'" if name in EXTRAS else f"pip install {name}"
+    if name not in EXTRAS:
+        return f"pip install {name}"
+    # pip finds the extras of a wheel where it is installed, and those of a checkout by its path
+    checkout = Path(__file__).resolve().parents[2]
+    which: str | Path = "." if Path.cwd() == checkout else checkout
+    which = which if (checkout / "pyproject.toml").exists() else "gpufeed"
+    return f"pip install {quote(f'{which}[{EXTRAS[name]}]')}"
 
 
 def import_or_skip(user: str, module: str, package: str, remedy: str | None = None) -> ModuleType:

@@ -23,6 +23,7 @@ PUBLISHED = Path(__file__).resolve().parents[2] / "results/reference/durations.j
 STARTING_S = 5.5  # before `started_at`: scheduling, starting Python, importing torch
 KINDS = {kind.folder: kind for kind in RESULT_KINDS.values()}
 DATASET_S = 15  # to prepare a usual dataset with its stores
+TIMED: dict[tuple[Path, float], float] = {}  # folder of a cell -> seconds of one of its repeats
 USUAL_PIXELS = 10**8  # of a usual dataset: 25,000 images of 64 x 64
 PIXELS_PER_S = 3 * 10**7  # read, decoded and resized by one core
 CEILING_EPOCHS = 50  # in one measurement of ceilings
@@ -263,10 +264,26 @@ def partial(path: str) -> int:
         return 0
 
 
-@cache
 def _of_cell(folder: Path, least_s: float) -> float | None:
-    found = (lasted(path, least_s) for path in sorted(folder.glob("*.json")))
-    return next((seconds for seconds in found if seconds is not None), None)
+    if (folder, least_s) not in TIMED:
+        found = (lasted(path, least_s) for path in sorted(folder.glob("*.json")))
+        if (seconds := next(filter(None, found), None)) is None:
+            return None  # until one is measured
+        TIMED[folder, least_s] = seconds
+    return TIMED[folder, least_s]
+
+
+def probed_seconds(probe: Path, images: int, ceiling: bool, least_s: float = 0.0) -> float | None:
+    """Return the seconds of a repeat by the pace of a probe; None without one that is done.
+
+    images: of its steps. ceiling: whether it trains without loading.
+    """
+    try:
+        rounds = json.loads(probe.read_text())["compute" if ceiling else "together"]["rounds"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    image_s = sum(one["seconds"] for one in rounds) / sum(one["images"] for one in rounds)
+    return 2 * STARTING_S + max(images * image_s, least_s)  # the second for the loader and its workers
 
 
 def lasted(path: Path, least_s: float = 0.0) -> float | None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from gpufeed.core.errors import install
+
 log = logging.getLogger("gpufeed")
 PROGRAM = Path(__file__).with_name("wandb_process.py")
 PATIENCE_S = 20  # for an answer of the server; sending the rest has twice as long
@@ -40,7 +42,7 @@ class Run:
     ):
         self.process, self.patience_s = None, patience_s
         if find_spec("wandb") is None:
-            self.warn("this node lacks the package wandb (pip install 'gpufeed[all]')")
+            self.warn(f"this node lacks the package wandb ({install('wandb')})")
             return
         run = {"project": project, "name": name, "group": group, "job_type": job_type, "config": dict(config)}
         try:

@@ -24,6 +24,7 @@ from gpufeed.core.run_time_estimate import (
     disks,
     left_out,
     measured_seconds,
+    probed_seconds,
     shared_memory,
     skipped,
     table,
@@ -35,6 +36,8 @@ from gpufeed.core.run_time_estimate import (
 from gpufeed.workflow.gates import REFERENCE, waits
 from gpufeed.workflow.report import Report
 from gpufeed.workflow.run import Run
+
+MANY = 0.2  # share of the cores: other processes that use more are told of
 
 
 def experiment_of(target: str, results: str) -> str:
@@ -55,7 +58,8 @@ class Estimate:
     """Time and disk space that a run needs. workflow: Snakemake's, with its targets and where jobs run.
 
     free_memory: returns the bytes of host memory that a process here may still take. say: prints a line.
-    most: experiments with a line of their own.
+    most: experiments with a line of their own. used_by_others: returns the cores that other processes
+    use, and their names.
     """
 
     run: Run
@@ -64,6 +68,7 @@ class Estimate:
     free_memory: Callable[[], int]
     say: Callable[[str], None] = print
     most: int = 100
+    used_by_others: Callable[[], list[tuple[float, str]]] = list
 
     @cached_property
     def experiments(self) -> list[str]:
@@ -135,13 +140,18 @@ class Estimate:
         # images of at most 3 : 2
         return min(sizes.kept, sizes.count * recipe["short_side"] ** 2 * 3 // 2)
 
+    def workers_of(self, cell: Cell) -> int:
+        """Return the workers of a cell; `auto`: as many as its job is going to take."""
+        if cell.workers != "auto":
+            return cell.workers
+        return max(1, (cell.cores or self.cores) // cell.devices)
+
     def _waiting(self, cell: Cell) -> int:
         """Return the bytes that a cell's worker processes on one node have in shared memory."""
         loader, sizes, recipe = LOADERS[cell.loader], self.amount(cell.dataset), cell.hyper.get("recipe")
         if loader.threads and not (loader.own_process and cell.persistent_workers):
             return 0
-        cores = cell.cores or self.cores
-        workers = max(1, cores // cell.devices) if cell.workers == "auto" else cell.workers
+        workers = self.workers_of(cell)
         pixels = recipe["size"] ** 2 if recipe else sizes.kept // max(1, sizes.count)
         value = 1 if AUGMENTS[cell.augment].where == "device" else 4  # uint8, or float32
         return cell.devices * waiting(cell.batch_size * pixels * 3 * value, workers, cell.prefetch_factor)
@@ -175,21 +185,36 @@ class Estimate:
         if kind == "ceilings":
             epochs = CEILING_EPOCHS
         elif cell.steps is not None:
-            epochs = cell.steps * cell.batch_size * cell.ranks / sizes.images if sizes.images else 1
+            epochs = self._images_of(cell) / sizes.images if sizes.images else 1
         return beyond(epochs * sizes.read, self.cores)
 
-    @cached_property
-    def seconds_of(self) -> Callable[[str], float]:
-        """Path -> the seconds that the job of this document takes; none of what is no result."""
+    def _images_of(self, cell: Cell) -> int:
+        """Return how many images a cell trains on."""
+        if cell.steps is None:
+            return cell.epochs * self.amount(cell.dataset).images
+        return cell.steps * cell.batch_size * cell.ranks
 
-        def seconds_of(path: str) -> float:
-            place = Path(os.path.relpath(path, self.run.results))
-            if place.parts[0] not in KINDS or place.suffix != ".json":
-                return 0.0
-            lasts = measured_seconds(place, self.run.results, self.run.config["least_s"])
-            return usual_seconds(place) + self.seconds_beyond(path) if lasts is None else lasts
+    def seconds_of(self, path: str) -> tuple[float, bool]:
+        """Return the seconds that the job of a document takes, and whether they are a guess; 0 of others.
 
-        return cache(seconds_of)
+        They are none where the cell, or its probe, was timed here, or such a run was published.
+        """
+        place = Path(os.path.relpath(path, self.run.results))
+        if place.parts[0] not in KINDS or place.suffix != ".json":
+            return 0.0, False
+        least_s = self.run.config["least_s"]
+        lasts = measured_seconds(place, self.run.results, least_s)
+        if lasts is None and place.parts[0] == "records":
+            _, name, cell_id, _ = place.parts
+            cell = self.run.plan.cells[name][cell_id]
+            ceiling = LOADERS[cell.loader].ceiling
+            probes = self.report.benchmarks.probed(name) if ceiling else [cell_id]  # which train alike
+            found = (Path(self.run.results, f"probes/{name}/{one}.json") for one in probes)
+            timed = (probed_seconds(probe, self._images_of(cell), ceiling, least_s) for probe in found)
+            lasts = next(filter(None, timed), None)
+        if lasts is None:
+            return usual_seconds(place) + self.seconds_beyond(path), True
+        return lasts, False
 
     @cached_property
     def datasets(self) -> list[str]:
@@ -259,6 +284,13 @@ class Estimate:
     def lines(self) -> Iterator[str]:
         """Yield what is printed before the first job of a run starts."""
         config = self.run.config
+        others = self.used_by_others()
+        if self.runs_here and (cores := sum(used for used, _ in others)) > MANY * (os.cpu_count() or 1):
+            names = ", ".join(f"{name} {used:.0%}" for used, name in others[:3] if used > 0.1)
+            yield (
+                f"Other processes use {cores:.1f} of {os.cpu_count()} cores ({names}): rates measured beside "
+                "them say little. Stop them first."
+            )
         yield table(
             {name: self.measurements_of(name) for name in self.experiments},
             self.run.results,

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,8 @@ import psutil
 
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.registry import LOADERS
+from gpufeed.core.repeats import number_of, others_share
 
 STREAM = "DefaultStreamHandler"  # Snakemake's name of the handler that prints
 QUIET = "GPUFEED_QUIET"  # in a job's environment: a Terminal prints what stopped it
@@ -37,7 +40,7 @@ NOISE = re.compile(
     "|Updating checkpoint depend|Shutting down, this might|Elapsed time: |Exiting because a job execution"
     "|This was a dry-run|The run involves checkpoint|Removing output files of failed job|SLURM run ID: "
     "|Job [0-9]+ has been submitted with SLURM|Submitted array job|Falling back to 'sacct'|'sacct' unavail"
-    "|Cleaning up SLURM log"
+    "|Cleaning up SLURM log|Config file .+ is extended"
 )
 COUNTED, SILENT = "run_info", ("workflow_started", "resources_info", "job_started", "progress", "shellcmd")
 NOTHING, STOPPED, LOG = "Nothing to be done", "Terminating processes on user", "Complete log(s): "
@@ -72,8 +75,18 @@ STAGES = {
     ): ("Writing tables, figures and report", ""),
 }
 AGAIN = ("again",)  # of measure_cell
-STAGES[AGAIN] = ("Measuring once more what other processes disturbed", "")
+STAGES[AGAIN] = ("Measuring once more", "repeat")
 STAGE_OF = {rule: rules for rules in STAGES for rule in rules}
+TWICE_S = 0.1  # timeout and Slurm send a signal to a process and to its group
+SILENT_S, LONGER = 20.0, 1.5  # without a line, until one says what runs; the next one so many times later
+# what tells cells of one loader apart, in the words of the leaderboard, and what tells any cells apart
+OF_A_LOADER = {
+    "augment": "augment {}",
+    "decoder": "decoded by {}",
+    "epochs": "{} epochs",
+    "cores": "{} cores",
+}
+OF_ALL = ("model", "dataset", "batch_size", "precision", "synchronise")
 
 
 def installed(workflow: Any, logger: logging.Logger) -> "Terminal | None":
@@ -102,8 +115,9 @@ class Known:
     """What the Snakefile knows of a run.
 
     cells: experiment -> id -> cell. targets: names that a user may type; files: that may stand there, too.
-    ahead: the jobs that are not finished. seconds_of: how long the job of a document is expected to take.
-    ending: the lines behind the last job. prints: whether jobs of an experiment print, or run elsewhere.
+    ahead: the jobs that are not finished. seconds_of: how long the job of a document is expected to take, and
+    whether that is a guess. workers_of: how many a cell has. ending: the lines behind the last job. prints:
+    whether jobs of an experiment print, or run elsewhere.
     command: that starts this Snakemake again.
     """
 
@@ -111,7 +125,8 @@ class Known:
     targets: Sequence[str] = ()
     files: Callable[[], Iterable[str]] = tuple
     ahead: Callable[[], Iterable[Any]] = tuple
-    seconds_of: Callable[[str], float] = lambda path: 0.0
+    seconds_of: Callable[[str], tuple[float, bool]] = lambda path: (0.0, False)
+    workers_of: Callable[[Cell], int | str] = lambda cell: cell.workers
     ending: Callable[[], Iterable[str]] = tuple
     prints: Callable[[str], bool] = lambda experiment: False
     command: str = "snakemake"
@@ -119,14 +134,18 @@ class Known:
     @cached_property
     def labels(self) -> dict[str, str]:
         """Cell -> what it is called."""
-        return {name: label for own in self.cells.values() for name, label in labels(own).items()}
+        return {
+            name: label for own in self.cells.values() for name, label in labels(own, self.workers_of).items()
+        }
 
 
 class Terminal(logging.Handler):
     """Prints what happens in a run. plain: Snakemake's handler. quiet: what --quiet names."""
 
     def __init__(self, plain: logging.StreamHandler, dryrun: bool = False, quiet: Iterable[str] = ()):
-        self.held: logging.LogRecord | None = None  # first: Python closes handlers that were half made, too
+        # first: Python closes handlers that were half made, too
+        self.held: logging.LogRecord | None = None
+        self.over = threading.Event()
         super().__init__()
         self.name, self.plain, self.dryrun = STREAM, plain, dryrun
         self.quiet = {str(getattr(one, "name", one)).lower() for one in quiet}
@@ -138,32 +157,45 @@ class Terminal(logging.Handler):
         self.stages: set[tuple[str, ...]] = set()
         self.told: set[str] = set()
         self.cells: set[str] = set()
-        self.began_s, self.expected_s, self.measured, self.failed = None, 0.0, 0, 0
+        self.measured, self.failed = 0, 0
+        # seconds: of the first job and the last line; that finished jobs took, guessed ones, and the guesses
+        self.began_s, self.said_s, self.silent_s = 0.0, time.time(), SILENT_S
+        self.busy_s, self.took_s, self.guessed_s = 0.0, 0.0, 0.0
+        self.expected: dict[int, tuple[float, float]] = {}
         self.shows_status, self.wide = False, 0
         self.exit = ""
-        self.interrupts, self.kills = 0, False
+        self.interrupts, self.stopped_s, self.kills = 0, -TWICE_S, False
 
-    def hear_interrupts(self, kills: bool) -> None:
-        """Let Ctrl-C end the run, where it does so: the first stops the jobs, which a second one kills.
+    def hear_stops(self, kills: bool) -> None:
+        """Let SIGTERM, and Ctrl-C where it does so, stop the jobs and end the run; a second kills the jobs.
 
-        kills: whether the jobs run here. Others are stopped by commands, which a second Ctrl-C leaves alone.
+        kills: whether the jobs run here. Others are stopped by commands, which a second signal leaves alone.
+        Snakemake waits for its jobs at SIGTERM: call this again once it handles the signal.
         """
         self.kills = kills
+        signal.signal(signal.SIGTERM, self.stop)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self.interrupted)
+            signal.signal(signal.SIGINT, self.stop)
 
-    def interrupted(self, number: int, frame: object) -> None:
-        """Raise SystemExit at the first Ctrl-C, which Snakemake treats alike and Python prints nothing of."""
-        self.interrupts += 1
-        if self.interrupts == 1:
-            raise SystemExit(130)  # an interrupt's exit code in shells
+    def stop(self, number: int, frame: object) -> None:
+        """Raise SystemExit at the first signal: Snakemake then ends, and Python prints nothing.
+
+        Ctrl-C reaches the jobs from the terminal; SIGTERM may have been sent to this process alone.
+        """
+        if time.monotonic() - self.stopped_s < TWICE_S:
+            return
+        self.stopped_s, self.interrupts = time.monotonic(), self.interrupts + 1
+        first = self.interrupts == 1
         jobs = psutil.Process().children(recursive=True) if self.kills else []
-        if jobs and self.interrupts == 2:
+        if jobs and not first:
             with suppress(RuntimeError):  # in the middle of another line
                 self.write("Killing the jobs.")
-        for job in jobs:
+        how = number if first else signal.SIGKILL
+        for job in jobs if how != signal.SIGINT else ():
             with suppress(psutil.NoSuchProcess):
-                job.kill()
+                job.send_signal(how)
+        if first:
+            raise SystemExit(128 + number)  # as shells have it
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message of Snakemake's logger; a full disk or a lost terminal does not end the run."""
@@ -178,6 +210,7 @@ class Terminal(logging.Handler):
         if self.held:
             self.plain.handle(self.held)
             self.held = None
+        self.over.set()
         super().close()
 
     def print(self, record: logging.LogRecord) -> None:
@@ -256,23 +289,33 @@ class Terminal(logging.Handler):
         stage = STAGE_OF[job.rule_name]
         if self.dryrun or self.is_quiet:
             return []
+        self.expected[job.jobid] = self.expected_of(job.output)  # before its document is there
+        self.began_s, ahead = self.began_s or job.created, [*self.known.ahead()]
+        count = sum(self.counts[rule] for rule in stage)
         if job.rule_name == "measure_cell":
             if not self.known.prints(job.wildcards["experiment"]):
                 self.status(f"now: {self.name_of(job)}, {counted(job.wildcards['repeat'])}")
             if not job.wildcards["repeat"].isdecimal():
                 stage = AGAIN
+            repeats = [one.wildcards_dict["repeat"] for one in ahead if one.rule.name == "measure_cell"]
+            count = sum(repeat.isdecimal() == (stage != AGAIN) for repeat in repeats) or count
         if stage in self.stages or not STAGES[stage][0]:
             return []
         self.stages.add(stage)
-        self.began_s = self.began_s or (time.monotonic() if self.expected_of(job.output) else None)
-        return [at_work(stage, sum(self.counts[rule] for rule in stage))]
+        why = ", since other processes used the cores" * (stage == AGAIN)
+        left = self.time_left(ahead) if job.rule_name == "measure_cell" else ""
+        return [f"{at_work(stage, count)}{why}{left}"]
 
     def finished(self, job: logging.LogRecord) -> list[str]:
         """Return the line of a result, where it has one."""
-        self.expected_s += self.expected_of(job.output)
+        stage, took_s = STAGE_OF[job.rule_name], time.time() - job.created
+        _, guess = self.expected.pop(job.jobid, (0.0, 0.0))
+        self.busy_s += took_s
+        if guess:
+            self.took_s, self.guessed_s = self.took_s + took_s, self.guessed_s + guess
         found = [document for path in job.output if path.endswith(".json") and (document := read(path))]
         self.measured += job.rule_name == "measure_cell"
-        self.done[stage := STAGE_OF[job.rule_name]] += 1
+        self.done[stage] += 1
         ended = next((one for one in found if one.get("status") in ENDED), None)
         if ended:
             self.failed += ended["status"] == "failed"
@@ -289,12 +332,36 @@ class Terminal(logging.Handler):
         rate = next((one["throughput"].get("images_per_s") for one in found if one.get("throughput")), None)
         said = "resumed, so without a rate" if rate is None else f"{rate:>9,.0f} images/s"
         name = self.name_of(job)
-        line = f"{self.count(rest, name)}  {name:{self.wide}}  {said}{self.time_left(rest)}"
-        if job.wildcards["cell"] not in self.cells:
+        again = rate is not None and not job.wildcards["repeat"].isdecimal()
+        more = measured_again(job, found) if again else ""
+        line = f"{self.count(rest, name)}  {name:{self.wide}}  {said}{more}{self.time_left(rest)}"
+        if more or job.wildcards["cell"] not in self.cells:
             self.cells.add(job.wildcards["cell"])
             return [line]
         self.status(line)
         return self.block(job, rest)
+
+    def tell_of_long_jobs(self) -> None:
+        """Say now and then what runs, until the handler is closed."""
+        while not self.over.wait(SILENT_S / 4):
+            with suppress(Exception), self.lock:  # such as a lost terminal, or jobs that change meanwhile
+                self.tell_of_long_job(time.time())
+
+    def tell_of_long_job(self, now: float) -> None:
+        """Say what has been running for longest, if nothing was said for a while."""
+        jobs = [job for job in self.jobs.values() if STAGES.get(STAGE_OF.get(job.rule_name), ("",))[0]]
+        if not jobs or now - self.said_s < self.silent_s:
+            return
+        job = min(jobs, key=lambda job: job.created)
+        named = job.wildcards or {}
+        if self.known.prints(named.get("experiment") or next(iter(self.known.cells))):
+            return
+        verb, repeat = STAGES[STAGE_OF[job.rule_name]][0].split()[0].lower(), named.get("repeat")
+        what = f"{verb} {self.name_of(job)}{f', {counted(repeat)}' if repeat else ''}"
+        line = f"  {what}: {lasting(now - job.created)} so far{self.time_left(self.known.ahead())}"
+        silent_s = self.silent_s * LONGER
+        (self.status if self.on_terminal else self.write)(line)
+        self.silent_s = silent_s
 
     def unmeasured(self, job: logging.LogRecord, status: str, sentence: str) -> list[str]:
         """Return why a result failed or was skipped: once a cell, and of what a node lacks once a reason."""
@@ -320,7 +387,8 @@ class Terminal(logging.Handler):
         same = {"experiment": experiment, "repeat": repeat}.items()
         if not repeat.isdecimal() or any(same <= (one.wildcards_dict or {}).items() for one in rest):
             return []
-        return [f"{experiment}: {counted(repeat)} of each cell is done{self.time_left(rest)}"]
+        done = f"{self.count(rest, '')}  {experiment}: {counted(repeat)} of each cell is done"
+        return [f"{done}{self.time_left(rest)}"]
 
     def stopped(self, error: logging.LogRecord) -> list[str]:
         """Return why a job failed, and where its log is; nothing of a job that Ctrl-C ended."""
@@ -381,15 +449,26 @@ class Terminal(logging.Handler):
             (named[key] for key in ("loader", "decoder", "dataset", "experiment") if key in named), ""
         )
 
-    def expected_of(self, paths: Iterable[str]) -> float:
-        return sum(map(self.known.seconds_of, paths))
+    def expected_of(self, paths: Iterable[str]) -> tuple[float, float]:
+        """Return how long a job takes, by its documents: the seconds that are known, and those guessed."""
+        found = [self.known.seconds_of(path) for path in paths]
+        guessed = sum(seconds for seconds, guess in found if guess)
+        return sum(seconds for seconds, _ in found) - guessed, guessed
 
     def time_left(self, rest: Iterable[Any]) -> str:
-        """Return how long the jobs ahead take at the pace of those that are done, if any is."""
-        if not self.expected_s or self.began_s is None:
-            return ""
-        pace = (time.monotonic() - self.began_s) / self.expected_s
-        left_s = pace * sum(self.expected_of(job.output) for job in rest)
+        """Return how long the jobs ahead take; nothing where that would be a guess.
+
+        Guesses are corrected by what the finished jobs took that had been guessed.
+        """
+        now, left_s = time.time(), 0.0
+        for job in rest:
+            known, guess = self.expected_of(job.output)
+            if guess and not self.guessed_s:
+                return ""
+            seconds = known + (guess and guess * self.took_s / self.guessed_s)
+            begun = self.jobs.get(job.jobid)
+            left_s += max(0.0, seconds - (now - begun.created)) if begun else seconds
+        left_s /= max(1.0, self.busy_s / max(now - self.began_s, 1e-3))  # jobs at a time
         return self.paint(f"  about {lasting(left_s)} left", DIM) if left_s >= 1 else ""
 
     def paint(self, text: str, colour: int | None) -> str:
@@ -402,7 +481,7 @@ class Terminal(logging.Handler):
             text = COLOURED.sub("", text)[: shutil.get_terminal_size().columns - 1]
             self.plain.stream.write(f"{text}\r")
             self.plain.flush()
-            self.shows_status = True
+            self.shows_status, self.said_s = True, time.time()
 
     def clear(self) -> None:
         if self.shows_status:
@@ -413,32 +492,43 @@ class Terminal(logging.Handler):
         self.clear()
         self.plain.stream.write(f"{line}\n")
         self.plain.flush()
+        self.said_s, self.silent_s = time.time(), SILENT_S
 
 
-def labels(cells: Mapping[str, Cell]) -> dict[str, str]:
-    """Return a name for each cell of an experiment: its loader, its workers, and what else varies."""
+def labels(
+    cells: Mapping[str, Cell], workers_of: Callable[[Cell], int | str] = lambda cell: cell.workers
+) -> dict[str, str]:
+    """Return a name for each cell of an experiment: its loader, its workers, and what else varies.
+
+    workers_of: as in Known.
+    """
     fields = {name: cell.identity() for name, cell in cells.items()}
-    axes = (
-        "model",
-        "dataset",
-        "augment",
-        "decoder",
-        "batch_size",
-        "precision",
-        "epochs",
-        "synchronise",
-        "cores",
-    )
-    values = {axis: {str(own.get(axis)) for own in fields.values()} for axis in axes}
+    values: dict[tuple[str, str], set[str]] = {}
+    for own in fields.values():
+        for axis in (*OF_ALL, *OF_A_LOADER):
+            values.setdefault((own["loader"] * (axis in OF_A_LOADER), axis), set()).add(str(own.get(axis)))
     found = {}
     for name, own in fields.items():
-        parts = [own["loader"]]
-        parts += (
-            [f"{own['workers']} workers"] if own["workers"] not in (0, 1) else ["1 worker"] * own["workers"]
-        )
-        parts += [str(own[axis]) for axis in axes if len(values[axis]) > 1 and own.get(axis) is not None]
+        loader, workers = own["loader"], workers_of(cells[name])
+        noun = "thread" if loader in LOADERS and LOADERS[loader].threads else "worker"
+        parts = [loader, *([f"{workers} {noun}{'s' * (workers != 1)}"] if workers else [])]
+        for axis in (*OF_ALL, *OF_A_LOADER):
+            if len(values[loader * (axis in OF_A_LOADER), axis]) > 1 and own.get(axis) is not None:
+                parts.append(OF_A_LOADER.get(axis, "{}").format(own[axis]))
         found[name] = ", ".join(parts)
     return found
+
+
+def measured_again(job: logging.LogRecord, found: Sequence[Mapping[str, Any]]) -> str:
+    """Return which rate a second measurement of a repeat replaces, or that it does not. found: its record."""
+    number = number_of(job.wildcards["repeat"])
+    first = read(str(Path(job.output[0]).with_name(f"{number}.json")))
+    if (rate := (first.get("throughput") or {}).get("images_per_s")) is None:
+        return ""
+    before, after = (others_share(one.get("telemetry")) for one in (first, *found[:1]))
+    if before is None or after is None or after < before:
+        return f"  repeat {number + 1} again: it was {rate:,.0f} while other processes ran"
+    return f"  repeat {number + 1} again, disturbed as before: the first counts, {rate:,.0f}"
 
 
 def read(path: str) -> dict[str, Any]:

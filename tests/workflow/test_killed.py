@@ -38,7 +38,6 @@ def test_killed_in_mid_report(measured):
     flow.kill(flow.start(), log.exists)
     before = flow.files("results/records/**/*.json")
     assert set(before) == flow.planned_records()
-    flow.run("--unlock")  # what the README says to do after a kill
     flow.run()
     assert flow.files("results/records/**/*.json") == before
     assert "</html>" in (flow.folder / "results/report.html").read_text()

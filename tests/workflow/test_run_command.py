@@ -39,7 +39,7 @@ def test_one_command_measures_a_folder_and_goes_on_after_an_interrupt(folder, ph
 
     out = run(folder, *asked)  # Snakemake has unlocked the folder
     assert measured(folder) == {(loader, model, "done") for loader in (*loaders[:2], "replay")}
-    assert out.startswith("batch size: 8, since there are 48 images to train on")
+    assert out.startswith("On a CPU a repeat has 4 steps of 8 images")
     assert "Expected minutes" in out
     assert f"{model} on " in out
     assert len(re.findall(r"^\[[123]/3\]  \S.* [\d,]+ images/s", out, re.MULTILINE)) == 3

@@ -191,3 +191,16 @@ def others_share(
     if sum(b.passed_s - a.passed_s for a, b in known) < PASSED * whole_s or others < -CONTRADICTION:
         return None
     return min(1.0, max(0.0, others))
+
+
+def used_by_others() -> list[tuple[float, str]]:
+    """Return the cores that each other process has used since the last call, and its name; most first.
+
+    Children of this process count as others. The first call returns zeros.
+    """
+    found = psutil.process_iter(["pid", "name", "cpu_percent"])  # which keeps what each had used
+    told = [one.info for one in found if one.pid != os.getpid()]
+    return sorted(
+        (((one["cpu_percent"] or 0.0) / 100, f"{one['name']} (process {one['pid']})") for one in told),
+        reverse=True,
+    )

@@ -36,8 +36,8 @@ def test_the_best_are_measured_and_those_that_cannot_run_are_told(probes, tmp_pa
     assert (found["cause"], found["candidates"][0]["bound"]) == ("host", "compute")
     said = lines(found)
     assert said[0] == (
-        "Loading takes 67 % of the time of your training. Largest cause: the thread that trains, which also "
-        "loads."
+        "By short probes, what you do today reaches 33 % of the limit, which is the training alone. Largest "
+        "cause: the training thread, which also loads or receives each batch."
     )
     assert said[1] == (
         "Do this: loader host_cache in place of dataloader_sync. Predicted 1,250 images/s (1,250 to 1,250)."
@@ -52,12 +52,14 @@ def test_what_was_measured_decides(probes):
     found = advise(probes, probes[0]["cell_id"], best=2)
     best, second, of = (found["candidates"][n]["cell_id"] for n in (0, 1, 3))
     said = lines(found, {of: 400, best: 900, second: 990})
-    assert said[0].startswith("Loading takes 60 % of the time")  # 400 of 1,000
+    assert said[0].startswith("What you do today reaches 40 % of the limit")  # 400 of 1,000
+    limited = lines(found, {of: 400, "d-replay-none": 800})  # the measured limit counts
+    assert limited[0].startswith("What you do today reaches 50 % of the limit")
     assert said[1] == (
         "Do this: loader overlap in place of dataloader_sync. Predicted 1,000 images/s (1,000 to 1,000), "
         "measured 990, 2.48 times today's 400."
     )
-    assert said[2].endswith("measured 900 (the prediction was wrong).")
+    assert said[2].endswith("measured 900 (28 % below the prediction).")
     slower = lines(found, {of: 400, best: 402, second: 390})
     assert slower[1] == (
         "Leave it as it is: none of the 2 measured changes is faster than today's 400 images/s by 3 % or "

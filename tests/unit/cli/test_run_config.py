@@ -94,9 +94,30 @@ def test_a_name_of_the_config_and_a_dataset_are_measured_too(folder):
 )
 def test_few_images_have_a_smaller_batch_where_nobody_asked_for_one(folder, images, size):
     found = changes("My Images")
-    sentence = fit_batch(found, images)
+    sentence = fit_batch(parser().parse_args(["My Images"]), found, images)
     assert found["experiments"]["own"]["common"]["batch_size"] == size
     assert (f"batch size: {size}, since there are {images} images" in sentence) == (size < 128)
+
+
+@pytest.mark.parametrize(
+    ("words", "images", "size", "steps", "said"),
+    [
+        ((), 9999, 8, 12, "a repeat has 12 steps of 8 images"),
+        ((), 16, 4, 12, "batch size: 4"),
+        (("--steps", "40"), None, 8, 40, "a repeat has 40 steps of 8"),
+        (("--steps", "40", "--batch-size", "64"), 99, 64, 40, ""),
+    ],
+)
+def test_a_cpu_has_fewer_and_smaller_steps_where_nobody_asked_for_some(
+    folder, words, images, size, steps, said
+):
+    asked = parser().parse_args(["My Images", "--gpus", "0", *words])
+    found = config_of(asked, shipped_config()["sources"])
+    sentence = fit_batch(asked, found, images)
+    common = found["experiments"]["own"]["common"]
+    assert (common["batch_size"], common["steps"]) == (size, steps)
+    assert said in sentence
+    assert bool(said) == bool(sentence)
 
 
 IMAGES = ("My Images", "--batch-size", "8")

@@ -122,6 +122,21 @@ def test_of_many_loaders_the_first_are_shown(records, monkeypatch):
     assert "1 more pipeline" in rows[-1]
 
 
+def test_a_disturbed_run_ends_with_the_command_that_measures_again(records, tmp_path):
+    plan = {"peers": [str(path) for paths in records.values() for path in paths]}
+    options = ["--configfile mine.yaml"]
+    quiet = ending(str(tmp_path), plan, {"peers": None}, options)
+    assert not any("--forcerun" in line for line in quiet)
+    path = records["resident"][0]
+    record = json.loads(path.read_text())
+    record["telemetry"]["host"]["others_cpu_share"] = 0.3
+    path.write_text(json.dumps(record))
+    lines = ending(str(tmp_path), plan, {"peers": None}, options)
+    (place,) = [line for line in lines if f"{tmp_path}/records/peers" in line]
+    command = lines[lines.index(place) + 1]
+    assert command == "  snakemake peers --configfile mine.yaml --forcerun measure_cell"
+
+
 def test_the_advice_chooses_what_is_measured(records, tmp_path):
     cells = {name: Cell("own", "d", loader) for loader, name in CELLS.items()}
     of, best = CELLS["dataloader_workers"], CELLS["resident"]
@@ -142,7 +157,7 @@ def test_the_advice_chooses_what_is_measured(records, tmp_path):
     assert {path.parent.name for path in planned(plan, tmp_path, asked)} == set(CELLS.values())
     table = cells_of([path for paths in records.values() for path in paths])
     state, do, *_ = advice_lines(str(tmp_path), "own", asked, table)
-    assert state.startswith("Your GPU waits ")
+    assert "your GPU waits " in state
     assert do.startswith("Do this: loader resident in place of dataloader_workers. Predicted 81,000 images/s")
     for other in (None, {"of": best, "best": 1}):  # the document is of another run
         assert advice_lines(str(tmp_path), "own", other, table) == []

@@ -27,7 +27,7 @@ from gpufeed.cli.standalone_training import check_resumable, checkpoints_of
 from gpufeed.core import compose
 from gpufeed.core.cells import Cell
 from gpufeed.core.compose import cell_from, composed, offer, row, shipped
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError, Skip, install
 from gpufeed.core.registry import AUGMENTS, LOADERS, MODELS, RECIPES, TRAINERS
 from gpufeed.train import EXAMPLES, main
 from gpufeed.training.ensure_inputs import shelf_of
@@ -221,7 +221,7 @@ def test_a_package_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp
     assert code == 2
     what, _, remedy = text.partition(": ")
     assert what == "Model timm_vit_tiny needs the package timm, which this node lacks"
-    assert remedy == "pip install 'gpufeed[all]'.\n"
+    assert remedy == f"{install('timm')}.\n"
     assert not (tmp_path / "data").exists()
 
 

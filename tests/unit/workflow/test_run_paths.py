@@ -8,7 +8,7 @@ import pytest
 
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.run_time_estimate import PIXELS_PER_S, SHM, gib
+from gpufeed.core.run_time_estimate import PIXELS_PER_S, SHM, STARTING_S, gib
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.datasets import Datasets
 from gpufeed.workflow.estimate import Estimate
@@ -215,6 +215,36 @@ def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
         assert error.value.remedy == disk.remedy
         object.__setattr__(disk, "free", free)
     assert len([line for line in said if "Expected minutes" in line]) == 1
+
+
+@pytest.mark.parametrize(("used", "told"), [(1.0, True), (0.1, False)])
+def test_what_other_processes_use_is_told_first_where_it_is_much(run, tmp_path, used, told):
+    tiny = run(results=str(tmp_path / "out"), data=str(tmp_path / "in"))
+    others = [(used * os.cpu_count(), "cc1plus (process 7)"), (0.01, "sshd (process 8)")]
+    own = Estimate(tiny, report(tiny), command(), lambda: 2**40, used_by_others=lambda: others)
+    first, *_ = own.lines()
+    assert first.startswith("Other processes use ") == told
+    assert ("(cc1plus (process 7) " in first) == told
+    assert "sshd" not in first
+
+
+def test_what_was_probed_here_is_no_guess(run, tmp_path):
+    tiny = run(results=str(tmp_path / "out"))
+    plan = report(tiny)
+    estimate = Estimate(tiny, plan, command(), lambda: 2**40)
+    first, *_ = plan.documents_of("tiny")["records"]
+    assert estimate.seconds_of(first)[1]
+    cell_id = first.split("/")[-2]
+    probe = tmp_path / f"out/probes/tiny/{cell_id}.json"
+    probe.parent.mkdir(parents=True)
+    rounds = [{"images": 10, "seconds": 1.0}, {"images": 10, "seconds": 3.0}]
+    probe.write_text(json.dumps({"together": {"rounds": rounds}, "compute": {"rounds": rounds[:1]}}))
+    cell = tiny.plan.cells["tiny"][cell_id]
+    images = cell.epochs * estimate.amount(cell.dataset).images
+    assert estimate.seconds_of(first) == (2 * STARTING_S + images * 0.2, False)
+    probe.write_text(json.dumps({"together": None, "compute": None}))  # it failed
+    assert estimate.seconds_of(first)[1]
+    assert estimate.seconds_of("out/report.html") == (0.0, False)
 
 
 def test_a_verdict_reads_three_epochs_of_a_large_dataset(run):

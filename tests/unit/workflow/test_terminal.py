@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from gpufeed.core.cells import Cell
-from gpufeed.workflow.terminal import STREAM, Known, Terminal, installed, labels, lasting
+from gpufeed.workflow.terminal import STREAM, TWICE_S, Known, Terminal, installed, labels, lasting
 
 CELLS = {
     "a": Cell("e", "d", "dataloader_workers", workers=2, augment="torch"),
@@ -37,7 +38,7 @@ class Screen:
             targets=["all", "e", "pipelining"],
             files=lambda: ["results/report.html", "results/report-e.html"],
             ahead=lambda: self.ahead,
-            seconds_of=lambda path: SECONDS if "/records/" in path else 0.0,
+            seconds_of=lambda path: (SECONDS, True) if "/records/" in path else (0.0, False),
             ending=lambda: ["the leaderboard"],
             command="snakemake --configfile mine.yaml",
         )
@@ -88,18 +89,56 @@ def test_a_cell_is_one_line_and_its_later_repeats_one_a_block(screen):
     ]
     assert ours.send(**jobs[0]) == "Measuring 4 repeats\n"
     assert ours.send(**jobs[1]) == ""
-    ours.terminal.began_s -= 100  # the first took ten times what was expected
+    ours.terminal.jobs[1].created -= 100  # the first took ten times what was expected
+    ours.terminal.began_s -= 100
     assert ours.finish(1) == "[1/4]  dataloader_workers, 2 workers      1,234 images/s  about 5 min left\n"
     assert ours.finish(2).split("  about")[0] == "[2/4]  resident                             567 images/s"
     for job in jobs[2:]:
         ours.send(**job)
     assert ours.finish(3) == ""
-    assert ours.finish(4) == "e: repeat 2 of each cell is done\n"
-    said = [
-        ours.send(**ours.job(5 + n, cell=cell, repeat="0-again", **rate(1))) for n, cell in enumerate("ab")
+    assert ours.finish(4) == "[4/4]  e: repeat 2 of each cell is done\n"
+
+
+def test_a_disturbed_repeat_is_told_with_the_rate_that_it_replaces(screen):
+    ours = screen()
+    ours.send(event="run_info", stats={"measure_cell": 2})
+    shares = {("a", "0"): 0.5, ("a", "0-again"): 0.1, ("b", "0"): 0.5, ("b", "0-again"): 0.6}
+    jobs = [
+        ours.job(
+            n, cell=cell, repeat=repeat, telemetry={"host": {"others_cpu_share": share}}, **rate(289 + n)
+        )
+        for n, ((cell, repeat), share) in enumerate(shares.items())
     ]
-    assert said == ["Measuring once more what other processes disturbed\n", ""]
-    assert ours.finish(5) == ours.finish(6) == ""
+    for number in (0, 2):
+        ours.send(**jobs[number])
+        ours.finish(number)
+    assert ours.send(**jobs[1]).startswith("Measuring once more 2 repeats, since other processes used the ")
+    assert ours.send(**jobs[3]) == ""
+    assert "290 images/s  repeat 1 again: it was 289 while other processes ran" in ours.finish(1)
+    assert ours.finish(3).endswith(
+        "292 images/s  repeat 1 again, disturbed as before: the first counts, 291\n"
+    )
+
+
+def test_a_long_job_is_told_of_now_and_then(screen):
+    for ours in (screen(), screen(tty=True)):
+        ours.send(**ours.job(1))
+        ours.terminal.tell_of_long_job(time.time())
+        before = len(ours.stream.getvalue())
+        for silent_s, told in ((25, True), (25, False), (35, True)):
+            ours.terminal.said_s -= silent_s
+            ours.terminal.jobs[1].created -= silent_s
+            ours.terminal.tell_of_long_job(time.time())
+            said, before = ours.stream.getvalue()[before:], len(ours.stream.getvalue())
+            assert ("measuring dataloader_workers, 2 workers, repeat 1: " in said) == (told or "\r" in said)
+
+
+def test_a_time_that_is_known_is_left_as_it_is(screen):
+    ours = screen()
+    ours.terminal.known = Known(ahead=lambda: ours.ahead, seconds_of=lambda path: (200.0, False))
+    first, second = ours.job(1), ours.job(2, cell="b")
+    assert ours.send(**first) == "Measuring 2 repeats  about 7 min left\n"
+    assert ours.send(**second) == ""
 
 
 def test_a_skipped_cell_says_what_it_lacks_once_and_a_failed_one_where_its_log_is(screen):
@@ -253,6 +292,16 @@ def test_a_label_names_what_varies():
     assert labels(CELLS) == {"a": "dataloader_workers, 2 workers", "b": "resident"}
     both = {"a": Cell("e", "d", "resident"), "b": Cell("e", "d", "resident", batch_size=64)}
     assert labels(both) == {"a": "resident, 128", "b": "resident, 64"}
+    auto = {
+        n: Cell("e", "d", "spdl", workers="auto", decoder=decoder)
+        for n, decoder in zip("ab", "xy", strict=True)
+    }
+    auto["c"] = Cell("e", "d", "replay")
+    assert labels(auto, lambda cell: 4 if cell.workers else 0) == {
+        "a": "spdl, 4 threads, decoded by x",
+        "b": "spdl, 4 threads, decoded by y",
+        "c": "replay",
+    }
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(40, "40 s"), (150, "2 min"), (9000, "2.5 h")])
@@ -293,19 +342,29 @@ def test_no_color_holds_for_snakemake_s_own_words_too(monkeypatch):
     assert plain.nocolor
 
 
-def test_ctrl_c_ends_the_run_and_the_next_one_kills_its_jobs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_and_the_next_one_kills_its_jobs(tmp_path, monkeypatch, number):
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
     handlers = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     screen = Screen(tmp_path)
-    screen.terminal.hear_interrupts(kills=True)
-    with pytest.raises(SystemExit) as ended:
-        handlers[signal.SIGINT](signal.SIGINT, None)
-    assert ended.value.code == 130
-    job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"])
+    screen.terminal.hear_stops(kills=True)
+    hears = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('heard', flush=True))"
+    loop = "; print('ready', flush=True)\nwhile True: time.sleep(0.1)"
+    job = subprocess.Popen([sys.executable, "-c", hears + loop], stdout=subprocess.PIPE, text=True)
+    assert job.stdout.readline() == "ready\n"
     monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(children=lambda recursive: [job]))
-    handlers[signal.SIGINT](signal.SIGINT, None)
+    with pytest.raises(SystemExit) as ended:
+        handlers[number](number, None)
+    assert ended.value.code == 128 + number
+    if number == signal.SIGTERM:  # Ctrl-C reaches jobs from the terminal
+        assert job.stdout.readline() == "heard\n"
+    handlers[number](number, None)  # the same signal, to the group
+    time.sleep(TWICE_S)
+    assert job.poll() is None
+    handlers[number](number, None)
     assert job.wait(10) == -signal.SIGKILL
+    assert job.stdout.read() == ""
     assert screen.stream.getvalue() == "Killing the jobs.\n"
     assert screen.send(**{**screen.job(1), "event": "job_error", "rule_msg": "gone"}) == ""
 

@@ -13,7 +13,7 @@ import torch
 
 from gpufeed.benchmarks.inference.backend import Ready, Run, Setting
 from gpufeed.benchmarks.inference.exported_files import INPUT, OUTPUT
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError, Skip, install
 
 WORKSPACE = 4 * 2**30  # bytes that building may take
 FILES = {"fp32": "onnx", "fp16": "onnx_fp16", "int8": "onnx_int8"}
@@ -32,7 +32,7 @@ def prepare_rtx(setting: Setting) -> Ready:
     """Prepare TensorRT for RTX, as `benchmarks.inference.backend` defines it; INT8 has the rest in fp16."""
     name, quantised = "TensorRT for RTX", setting.precision == "int8"
     path = setting.files.path("onnx_int8_fp16" if quantised else FILES[setting.precision])
-    trt = library(name, "tensorrt_rtx_bindings", "pip install 'gpufeed[rtx]' brings it")
+    trt = library(name, "tensorrt_rtx_bindings", f"{install('tensorrt_rtx_bindings')} brings it")
     require_cuda(name, setting)
     capability = torch.cuda.get_device_capability(setting.device)
     target = target_of(trt, capability, torch.cuda.get_device_name(setting.device), setting.precision)

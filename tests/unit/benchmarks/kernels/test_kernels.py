@@ -12,7 +12,7 @@ from gpufeed.benchmarks.kernels import kernel_benchmark
 from gpufeed.benchmarks.kernels.augment_work import MAKERS, Batch, bytes_moved, tasks_of
 from gpufeed.benchmarks.kernels.kernel_clock import NotDone, Task, Yardsticks
 from gpufeed.core import record
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError, Skip, install
 from gpufeed.core.plan_kernels import IMPLEMENTATIONS, STEPS, WORKS, settings
 from gpufeed.report.find_results import Found, Part
 from gpufeed.report.page import page
@@ -109,7 +109,7 @@ def test_a_row_is_quartiles_rates_and_a_share_of_the_copy():
         (
             ModuleNotFoundError("x", name="kornia"),
             "skipped",
-            "The package kornia is not installed here: pip install 'gpufeed[all]'.",
+            f"The package kornia is not installed here: {install('kornia')}.",
         ),
         (ModuleNotFoundError("x"), "skipped", "The package x is not installed here: install it."),
         (ValueError("two"), "failed", "ValueError: two"),

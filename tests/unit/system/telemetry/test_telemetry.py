@@ -136,6 +136,14 @@ def test_what_others_use_is_what_was_busy_without_the_tree(tmp_path, busy_s, tre
     assert process_load.others_share([], 10.0) is None
 
 
+def test_what_other_processes_use_is_told_the_most_first():
+    process_load.used_by_others()
+    found = process_load.used_by_others()
+    assert found == sorted(found, reverse=True)
+    assert found
+    assert f"(process {os.getpid()})" not in str(found)
+
+
 @needs_a_mask
 def test_only_this_process_s_own_cores_count(tmp_path):
     allowed = os.sched_getaffinity(0)

@@ -51,7 +51,7 @@ rule all:
 
 
 onstart:
-    folder_lock.record(workflow.persistence._lockfile.values())
+    folder_lock.record(getattr(workflow.persistence, "_lockfile", {}).values())
     if TERMINAL:
         TERMINAL.hear_stops(kills=RUNS_HERE)
     if refused := unwritable(RESULTS):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
+import pynvml
 import yaml
 
 from gpufeed.cli import run_config, run_process, run_results
@@ -15,13 +16,14 @@ from gpufeed.cli.run_process import INTERRUPTED
 from gpufeed.core.config import ROOT
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
+from gpufeed.system import nvml
 
 DONE, FAILED, REFUSED = 0, 1, 2  # exit codes, beside that of an interrupt
 SNAKEFILE = ROOT / "Snakefile"
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+def parser(gpus: int = 1) -> argparse.ArgumentParser:
+    """Return the command line. gpus: that it uses where it names no number."""
     found = argparse.ArgumentParser(
         prog="gpufeed run",
         description="Measures which loader feeds a model fastest with your images on this machine, and how "
@@ -40,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     add("--loaders", nargs="+", metavar="LOADER", help="these alone: names, or path.py:attribute")
     add("--all", action="store_true", help="measure every loader, and not only the best that probes find")
     add("--cores", **number, help="CPU cores to use (all)")
-    add("--gpus", type=whole, default=1, metavar="N", help="GPUs to use; 0 trains on the CPU (1)")
+    add("--gpus", type=whole, default=gpus, metavar="N", help="GPUs to use; 0: the CPU (1 if there is one)")
     add("--out", type=Path, default=Path("results/run"), metavar="FOLDER", help="results (results/run)")
     add("--dry", action="store_true", help="write the config and say what would be measured")
     return found
@@ -60,7 +62,10 @@ def positive(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    asked = parser().parse_args(arguments)
+    # no driver, or none that it lets this process use: its answer is then 0 or none
+    with nvml.session():
+        gpus = 1 if sys.platform == "darwin" else min(1, nvml.ask(pynvml.nvmlDeviceGetCount) or 0)
+    asked = parser(gpus).parse_args(arguments)
     try:
         config = run_config.shipped_config()
         changes = run_config.config_of(asked, config["sources"])

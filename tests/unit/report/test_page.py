@@ -242,8 +242,7 @@ def test_the_answer_says_how_many_pipelines_were_not_measured(tmp_path):
     answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
     left = "dali_gpu, dataloader_workers and resident"
     assert (
-        f"Not measured here: 4 of 5 pipelines of this experiment, every one of {left} among them."
-        in answer
+        f"Not measured here: 4 of 5 pipelines of this experiment, every one of {left} among them." in answer
     )
     assert (
         page.unmeasured(["a-overlap-b"], pd.DataFrame({"cell_id": ["a-overlap-b"], "loader": ["overlap"]}))

@@ -181,8 +181,8 @@ def disturbed(rows: pd.DataFrame) -> str:
     limit, most = f"{repeats.DISTURBED * 100:.0f} %", wording.percent(rows["others_cpu_share_max"].max())
     return marked and (
         f"Other processes used more than {limit} of the cores, up to {most}, during {marked}: for the rates "
-        "of a quiet machine, end them and measure into another folder (gpufeed run --out FOLDER, snakemake "
-        "--config results=FOLDER)."
+        "of a quiet machine, end them and measure all repeats again (--forcerun measure_cell; the run "
+        "printed the whole command)."
     )
 
 
@@ -352,7 +352,7 @@ def to_ceiling(row: pd.Series) -> str:
             return f"with an AU of {row['au'] * 100:.1f} %"
         return "and how far that is from the compute-only limit is unknown, for no replay cell was measured"
     ceiling, share = f"the compute-only limit (replay), {speed(row, 'ceiling_')}", row["ceiling_share"]
-    again = "move the records of both away and run them again with nothing else on the machine"
+    again = "measure all repeats again (--forcerun measure_cell) with nothing else on the machine"
     return {
         "below": f"{wording.percent(share)} of {ceiling}",
         "not distinguishable": f"not distinguishable from {ceiling}",

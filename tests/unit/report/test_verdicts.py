@@ -384,7 +384,7 @@ def test_each_place_beside_the_ceiling_has_its_words(tmp_path, speeds, how, said
     assert "205 images/s (median, range 200 to 210, n = 2)" in words
     assert ("one of the two was disturbed" in words.lower()) is (how in ("above", "disturbed"))
     again = how in ("above", "disturbed", "machine too busy")
-    assert ("run them again with nothing else on the machine" in words) is again
+    assert ("(--forcerun measure_cell) with nothing else on the machine" in words) is again
     assert ("too busy to answer" in words) is (how in ("disturbed", "machine too busy"))
     assert ("impossible" in words) is (how == "disturbed")
 

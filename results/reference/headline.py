@@ -249,7 +249,7 @@ def shares_by_loader(of: Published) -> Iterable[Claim]:
 
 
 CAPTIONS = {  # page -> where n of its table is
-    README: "medians and ranges, n = N, with CUDA 13",
+    README: "medians and ranges of n = N repeats, with CUDA 13",
     DALI: "medians and ranges, n = N:",
     MEMORY: "compiled, CUDA graphs, n = N. Compare only rows",
 }
@@ -268,7 +268,7 @@ def photographs(of: Published) -> Iterable[Claim]:
     without = of.share("H100", "dali_gpu", 16, engines=0)
     yield Claim(
         DALI,
-        f"Without them `dali_gpu` reaches {SHARE} on one H100 with N cores (n = N)",
+        f"With them off, `dali_gpu` reaches {SHARE} on one H100 with N cores (n = N)",
         [*without.shown, 16, without.n],
         [without],
     )
@@ -335,7 +335,7 @@ def small_images(of: Published) -> Iterable[Claim]:
     yield Claim(
         RESULTS,
         f"(batch N, bf16, CUDA graphs, n = N) reaches {SHARE} of the limit with decoded images on the GPU, "
-        f"{SHARE} with the JPEGs there, {SHARE} with FFCV, {SHARE} with strips of JPEGs, and {SHARE} with "
+        f"{SHARE} with the JPEGs on it, {SHARE} with FFCV, {SHARE} with strips of JPEGs, and {SHARE} with "
         "N DataLoader workers",
         [
             *(256, same("n of small images", (number.n for number in found.values()))),
@@ -367,7 +367,7 @@ def small_images(of: Published) -> Iterable[Claim]:
         raise ValueError("neighbours from resident to dali_cpu are distinguished: change the sentence")
     yield Claim(
         RESULTS,
-        "With n = N, neighbours from `resident` to `dali_cpu` are not distinguished",
+        "With n = N, bars beside each other, from `resident` to `dali_cpu`, may be equal",
         [int(same("n from resident to dali_cpu", between["n_repeats"]))],
     )
     waits = first_batch(of, rows["dataloader_workers"])
@@ -434,7 +434,7 @@ def decoders(of: Published) -> Iterable[Claim]:
     yield Claim(DALI, "(H200 and H100, n = N passes;", [passes])
     yield Claim(
         RESULTS,
-        "sizes from N to N pixels a side, each twice the one before, the fastest of N libraries on the GPU "
+        "sizes from N to N pixels a side (powers of two), the fastest of N libraries on the GPU "
         "is ahead of 8 cores from N on and of 16 cores from N on",
         [first, last, libraries, *pays],
     )

@@ -51,9 +51,9 @@ rule all:
 
 
 onstart:
-    folder_lock.record(getattr(workflow.persistence, "_lockfile", {}).values())
+    folder_lock.record(getattr(workflow.persistence, "_lockfile", {}).values(), ESTIMATE.runs_here)
     if TERMINAL:
-        TERMINAL.hear_stops(kills=RUNS_HERE)
+        TERMINAL.hear_stops(kills=ESTIMATE.runs_here)
     if refused := unwritable(RESULTS):
         raise WorkflowError(str(refused))
 

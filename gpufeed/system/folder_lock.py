@@ -75,7 +75,7 @@ def may_run(pid: int, began: int) -> bool:
 def state_and_start(pid: int | str) -> tuple[str, int]:
     """Return a process's state, and when it began, in clock ticks since the boot.
 
-    Raises OSError where /proc does not tell. psutil adds the time of the boot, which moves when the clock is set.
+    Raises OSError where /proc does not tell. psutil adds the time of the boot, which moves with the clock.
     """
     fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return fields[0], int(fields[19])  # fields 3 and 22; the second, a name, may hold blanks

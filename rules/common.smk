@@ -54,9 +54,8 @@ shell.prefix(f"set -euo pipefail; trap : TERM; {handed_down()}; ")
 RESULTS = config["results"]
 DATA = config["data"]
 SCHEDULE = Schedule(PLAN.cells, config["seed"], PLAN.most_repeats)
-AGAIN_BY = options(
-    workflow.overwrite_configfiles, workflow.config_settings.config, ".", workflow.main_snakefile
-)
+GIVEN = (workflow.overwrite_configfiles, workflow.config_settings.config, ".", workflow.main_snakefile)
+AGAIN_BY = options(*GIVEN)
 
 RUN = Run(config, PLAN)
 GATES = Gates(RUN)
@@ -71,7 +70,12 @@ ESTIMATE = Estimate(
     RUN, REPORT, workflow, free_host_bytes, SAY, 3 if TERMINAL else len(PLAN.cells), used_by_others
 )
 DATASETS = Datasets(RUN, GATES, ESTIMATE.announce_and_check)
-ENDING = lambda: ending(RESULTS, REPORT.records_of(ESTIMATE.experiments), RUN.advised, AGAIN_BY)
+ENDING = lambda: ending(
+    RESULTS,
+    REPORT.records_of(ESTIMATE.experiments),
+    RUN.advised,
+    [*RESOURCES.options(), *options(*GIVEN, part=True)],
+)
 
 
 wildcard_constraints:

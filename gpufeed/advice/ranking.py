@@ -138,6 +138,13 @@ def for_job(job: Any) -> None:
     limits = [CEILINGS.read(path) for path in job.input.get("ceilings") or []]
     found = advise(probes, job.params.asked["of"], job.params.asked["best"], next(iter(limits), None))
     ADVICE.write(found, job.output[0])
-    others = [one["chosen"] for one in found["candidates"] if one["cell_id"] != found["of"]]
-    next_ = f"Measured next: it, the limit and the best {sum(others)} of {len(others)} alternatives."
-    print(f"{state(found, {})} {next_}", flush=True)
+    print(f"{state(found, {})} {measured_next(found)}", flush=True)
+
+
+def measured_next(advice: Mapping[str, Any]) -> str:
+    """Say which cells the workflow measures after the probes."""
+    others = [one["chosen"] for one in advice["candidates"] if one["cell_id"] != advice["of"]]
+    if not any(others):
+        return "Measured next: today's settings and the limit."
+    best = f"the best {sum(others)} of {len(others)} alternatives"
+    return f"Measured next: today's settings, the limit, and {best}."

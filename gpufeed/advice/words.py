@@ -42,17 +42,19 @@ def state(advice: Mapping[str, Any], measured: Mapping[str, float]) -> str:
         return "What you do today could not be probed here, so no gain over it is known."
     limits = [rate for cell, rate in measured.items() if cell.split("-")[1:2] == ["replay"]]
     limit = limits[0] if len(limits) == 1 else limit
-    share = advice["input_share"] if today is None else max(0.0, 1 - today / limit)
-    waits, reached = round(share * 100), "what you do today reaches"
-    where = f"{reached} {100 - waits} % of the limit, which is the training alone"
+    share = advice["input_share"] if today is None else 1 - today / limit
+    waits = round(share * 100)
+    where = f"what you do today reaches {100 - waits} % of the limit"
     if advice["device"] == "cuda":
-        where = (
-            f"your GPU waits {waits or 'less than 1'} % of the time: {reached} {100 - waits} % of the limit"
-        )
+        where = f"your GPU waits {waits if waits > 0 else 'less than 1'} % of the time: {where}"
+    else:
+        where += ", which is the training alone"
     said = f"By short probes, {where}" if today is None else where[0].upper() + where[1:]
+    if share < 1 - MATTERS:
+        return f"{said}. One of the two was disturbed, for the training alone cannot be slower."
     if share < 1 - 1 / MATTERS:
         return f"{said}. The model itself is the limit."
-    return f"{said}. Largest cause: {CAUSES[advice['cause']]}."
+    return f"{said}. Largest cause of the loss: {CAUSES[advice['cause']]}."
 
 
 def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.record import Record
-from gpufeed.core.repeats import counting
+from gpufeed.core.repeats import counting, machine
 from gpufeed.system.statistics import ENOUGH_FOR_INTERVAL, summarise
 
 
@@ -19,22 +19,13 @@ def decide(records: Iterable[str | Path], within: float) -> dict[str, Any]:
     """
     rates: dict[str, dict[tuple, list[float]]] = {}
     read = {path: Record.read(path) for path in map(Path, records)}
-    for path in counting({path: (machine(record), record.telemetry) for path, record in read.items()}):
+    for path in counting({path: (machine(vars(record)), record.telemetry) for path, record in read.items()}):
         record = read[path]
         if record.throughput is not None:
             of_cell = rates.setdefault(record.cell_id, {})
-            of_cell.setdefault(machine(record), []).append(record.throughput["images_per_s"])
+            of_cell.setdefault(machine(vars(record)), []).append(record.throughput["images_per_s"])
     cells = {cell: interval_of(max(found.values(), key=len), within) for cell, found in sorted(rates.items())}
     return {"more": not all(cell["narrow"] for cell in cells.values()), "within": within, "cells": cells}
-
-
-def machine(record: Record) -> tuple[str, str, str, int]:
-    """Return what repeats must share to form a sample: hardware, stack, torch and the batch size used."""
-    environment, resolved = record.environment, record.resolved or {}
-    device, batch_size = resolved.get("device"), resolved.get("batch_size", record.cell["batch_size"])
-    gpu = environment["gpu"] if device == "cuda" else None
-    hardware = gpu["name"] if gpu else environment["cpu"]
-    return hardware, environment["stack"], environment["versions"].get("torch", "unknown"), batch_size
 
 
 def interval_of(rates: list[float], within: float) -> dict[str, Any]:

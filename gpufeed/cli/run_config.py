@@ -154,24 +154,28 @@ def images_to_train_on(config: Mapping[str, Any], changes: Mapping[str, Any]) ->
     return images_in(source) if "folder" in source else None
 
 
-def fit_batch(asked: Namespace, changes: Mapping[str, Any], images: int | None) -> str:
-    """Lower the batch size where the images are few; return the sentence on what nobody asked for, if any.
+def fit_batch(asked: Namespace, changes: Mapping[str, Any], images: int | None, least_s: float) -> str:
+    """Lower the batch size where the images are few; return the sentences on what nobody asked for.
 
-    asked: as in config_of. images: to train on, if known.
+    asked: as in config_of. images: to train on, if known. least_s: as in the config.
     """
     common = changes["experiments"][EXPERIMENT]["common"]
     size = common["batch_size"]
     if images and not asked.batch_size:  # a power of two, at least 2
         common["batch_size"] = min(size, 1 << max(1, (images // STEPS_OF_AN_EPOCH).bit_length() - 1))
-    if common["batch_size"] < size:
-        size = common["batch_size"]
-        return f"batch size: {size}, since there are {images} images to train on; --batch-size N sets another"
-    if asked.gpus or None not in (asked.batch_size, asked.steps):
-        return ""
-    return (
-        f"On a CPU a repeat has {common['steps']} steps of {size} images, and more until it took 3 s; "
-        "--steps N and --batch-size N set others"
-    )
+    said, steps, lowered = [], common["steps"], common["batch_size"]
+    if lowered < size:
+        said.append(
+            f"Batch size: {lowered}, since there are {images} images to train on; --batch-size N sets "
+            "another."
+        )
+    if not asked.gpus and None in (asked.batch_size, asked.steps):
+        more = f", and more until it took {least_s:g} s" if least_s else ""
+        said.append(
+            f"On a CPU a repeat has {steps} steps of {lowered} images{more}; --steps N and --batch-size N "
+            "set others."
+        )
+    return " ".join(said)
 
 
 def plan_of(

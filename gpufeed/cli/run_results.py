@@ -1,8 +1,8 @@
-"""What a run prints behind its last job: the leaderboard, the verdict, the advice and where the page is."""
+"""What a run prints behind its last job: the leaderboard, the answer, the advice and where the page is."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ def ending(
     advised: Mapping[str, Mapping[str, Any] | None],
     options: Sequence[str] = (),
 ) -> list[str]:
-    """Return the lines that end a run: all of one experiment, the verdict alone of each of several.
+    """Return the lines that end a run: all of one experiment, the answer alone of each of several.
 
     records: experiment -> those that it plans. advised: experiment -> its settings of `advice`, or None.
     options: of the command that starts the run again (core.rerun_options).
@@ -69,26 +69,34 @@ def answers(
 
 
 def once_more(tables: Mapping[str, "pd.DataFrame"], results: str, options: Sequence[str]) -> list[str]:
-    """Return how to measure experiments again that other processes disturbed; none where all was quiet.
+    """Return how to measure experiments again that were disturbed, and by what; none where all was quiet.
 
     Nothing measures them again by itself. All repeats are, since only those of one time compare.
     """
-    from gpufeed.system.statistics import BUSY
-
-    bad = [
-        name
-        for name, cells in tables.items()
-        if cells["disturbed"].any() or cells["against_ceiling"].isin([BUSY, "disturbed"]).any()
-    ]
-    if not bad:
+    causes = {name: found for name, cells in tables.items() if (found := causes_of(cells))}
+    if not causes:
         return []
-    command = " ".join(["snakemake", *bad, *options, "--forcerun measure_cell"])
-    places = " and ".join(f"{results}/records/{name}" for name in bad)
+    command = " ".join(["snakemake", *causes, *options, "--forcerun measure_cell"])
+    places = " and ".join(f"{results}/records/{name}" for name in causes)
     return [
-        "Other processes used the cores meanwhile. On a quiet machine this measures all repeats again and "
-        f"replaces their records in {places}:",
+        *dict.fromkeys(chain(*causes.values())),
+        f"On a quiet machine this measures all repeats again and replaces their records in {places}:",
         f"  {command}",
     ]
+
+
+def causes_of(cells: "pd.DataFrame") -> list[str]:
+    """Return the reasons to measure the cells of a table again, as sentences (see report.verdicts)."""
+    from gpufeed.system.statistics import BUSY
+
+    against = {*cells["against_ceiling"]}
+    found = {
+        "Other processes used the cores meanwhile.": cells["disturbed"].any(),
+        "A rate is far above its limit: one of the two was disturbed, or measured elsewhere.": "disturbed"
+        in against,
+        "Repeats are too far apart to tell a rate from its limit.": BUSY in against,
+    }
+    return [cause for cause, holds in found.items() if holds]
 
 
 def existing(records: Iterable[str]) -> list[Path]:

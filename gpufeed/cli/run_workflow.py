@@ -2,6 +2,7 @@
 
 import argparse
 import fcntl
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -17,13 +18,14 @@ from gpufeed.core.config import ROOT
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
 from gpufeed.system import nvml
+from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES
 
 DONE, FAILED, REFUSED = 0, 1, 2  # exit codes, beside that of an interrupt
 SNAKEFILE = ROOT / "Snakefile"
 
 
-def parser(gpus: int = 1) -> argparse.ArgumentParser:
-    """Return the command line. gpus: that it uses where it names no number."""
+def parser(gpus: int | None = 1) -> argparse.ArgumentParser:
+    """Return the command line. gpus: what it has where it names no number."""
     found = argparse.ArgumentParser(
         prog="gpufeed run",
         description="Measures which loader feeds a model fastest with your images on this machine, and how "
@@ -62,15 +64,14 @@ def positive(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    # no driver, or none that it lets this process use: its answer is then 0 or none
-    with nvml.session():
-        gpus = 1 if sys.platform == "darwin" else min(1, nvml.ask(pynvml.nvmlDeviceGetCount) or 0)
-    asked = parser(gpus).parse_args(arguments)
+    asked = parser(None).parse_args(arguments)
+    chosen = asked.gpus is None
+    asked.gpus = gpus_to_use() if chosen else asked.gpus
     try:
         config = run_config.shipped_config()
         changes = run_config.config_of(asked, config["sources"])
         images = run_config.images_to_train_on(config, changes)
-        batch = run_config.fit_batch(asked, changes, images)
+        said = run_config.fit_batch(asked, changes, images, config["least_s"])
         plan, results, advice = run_config.plan_of(config, changes, images)
         path = Path(results) / "config.yaml"
         lock = locked(path.parent)
@@ -81,9 +82,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     with lock:
-        if batch:
-            print(batch)
+        if chosen and not asked.gpus:
+            said = f"No NVIDIA GPU is usable here: training on the CPU; --gpus 1 insists. {said}".rstrip()
+        if said:
+            print(said)
         return measured(asked, path, lambda: run_results.planned(plan, path.parent, advice))
+
+
+def gpus_to_use() -> int:
+    """Return 1 where this process may use an NVIDIA GPU, or on a Mac, else 0."""
+    if sys.platform == "darwin":
+        return 1
+    with nvml.session():  # without a driver, or rights to use it, the answer is none
+        count = nvml.ask(pynvml.nvmlDeviceGetCount) or 0
+    hidden = not os.environ.get(VISIBLE_DEVICES, "0").strip()  # as CUDA reads it
+    return 0 if hidden else min(1, count)
 
 
 def measured(asked: argparse.Namespace, path: Path, records: Callable[[], Sequence[Path]]) -> int:

@@ -3,7 +3,6 @@
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from shlex import quote
 from types import ModuleType
 
 # imported name -> the extra of pyproject.toml that brings it, where a package is not in the base install
@@ -38,17 +37,19 @@ class Skip(Exception):
 
 
 def install(module: str | None) -> str:
-    """Return what to type for a missing package, by the name that is imported; None: an error without it."""
+    """Return what to type for a missing package, by the name that is imported; None: an error without it.
+
+    Records and pages that others read keep it, so it names no folder of this machine.
+    """
     if module is None:
         return "install it"
     name = module.split(".")[0]
     if name not in EXTRAS:
         return f"pip install {name}"
-    # pip finds the extras of a wheel where it is installed, and those of a checkout by its path
-    checkout = Path(__file__).resolve().parents[2]
-    which: str | Path = "." if Path.cwd() == checkout else checkout
-    which = which if (checkout / "pyproject.toml").exists() else "gpufeed"
-    return f"pip install {quote(f'{which}[{EXTRAS[name]}]')}"
+    # pip finds the extras of a wheel where it is installed, and those of a checkout in its folder
+    if (Path(__file__).parents[2] / "pyproject.toml").exists():
+        return f"pip install '.[{EXTRAS[name]}]' in gpufeed's folder"
+    return f"pip install 'gpufeed[{EXTRAS[name]}]'"
 
 
 def import_or_skip(user: str, module: str, package: str, remedy: str | None = None) -> ModuleType:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpufeed.core.errors import GpufeedError
 
@@ -104,6 +105,18 @@ def counting(records: Mapping[Path, tuple[Hashable, Mapping | None]]) -> list[Pa
     better = {path: other for path, other in second.items() if stands_in(records[other], records[path])}
     left_out = {*second.values()} - {*better.values()} | {*better}
     return [path for path in records if path not in left_out]
+
+
+def machine(record: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    """Return what repeats must share to form a sample: hardware, stack, torch and the batch size used.
+
+    record: the fields of a whole one.
+    """
+    environment, resolved = record["environment"], record.get("resolved") or {}
+    gpu = environment["gpu"] if resolved.get("device") == "cuda" else None
+    hardware, torch = gpu["name"] if gpu else environment["cpu"], environment["versions"].get("torch")
+    batch_size = resolved.get("batch_size") or record["cell"]["batch_size"]
+    return hardware, environment["stack"], torch or "unknown", batch_size
 
 
 def stands_in(second: tuple[Hashable, Mapping | None], first: tuple[Hashable, Mapping | None]) -> bool:

@@ -16,15 +16,18 @@ def options(
     changed: Mapping[str, object],
     here: str | Path,
     snakefile: str | Path | None = None,
+    part: bool = False,
 ) -> list[str]:
     """Return `--configfile` and `--config` as shell words; nothing if Snakemake was given neither.
 
     files: config files of the command line; paths below `here` become relative, so that another copy can use
     the command. changed: what `--config` set, as Snakemake read it. snakefile: added as `--snakefile` unless
-    it is in `here`.
+    it is in `here`. part: also those of PART, to run the same part again.
     """
     names = [shlex.quote(str(below(Path(file), Path(here)))) for file in files]
-    values = [shlex.quote(f"{key}={written(value)}") for key, value in changed.items() if key not in PART]
+    values = [
+        shlex.quote(f"{key}={written(value)}") for key, value in changed.items() if part or key not in PART
+    ]
     far = snakefile is not None and Path(snakefile).resolve().parent != Path(here).resolve()
     start = [shlex.quote(str(Path(snakefile).resolve()))] if far else []
     # one option each: of several --configfile Snakemake takes the last

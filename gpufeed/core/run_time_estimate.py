@@ -23,7 +23,6 @@ PUBLISHED = Path(__file__).resolve().parents[2] / "results/reference/durations.j
 STARTING_S = 5.5  # before `started_at`: scheduling, starting Python, importing torch
 KINDS = {kind.folder: kind for kind in RESULT_KINDS.values()}
 DATASET_S = 15  # to prepare a usual dataset with its stores
-TIMED: dict[tuple[Path, float], float] = {}  # folder of a cell -> seconds of one of its repeats
 USUAL_PIXELS = 10**8  # of a usual dataset: 25,000 images of 64 x 64
 PIXELS_PER_S = 3 * 10**7  # read, decoded and resized by one core
 CEILING_EPOCHS = 50  # in one measurement of ceilings
@@ -75,6 +74,7 @@ def table(
     gives are marked as a guess.
     """
     seen: set[str] = set()
+    told: dict[str, float | None] = {}  # key -> seconds that a document gives
     rows, whole, left, folded = [], 0.0, 0.0, 0.0
     for name, paths in parts.items():
         own = [path for path in dict.fromkeys(paths) if path not in seen]
@@ -82,7 +82,9 @@ def table(
         parted = {path: Path(path).relative_to(results) for path in own}
         seconds, guessed = {}, 0
         for path, place in parted.items():
-            lasts = measured_seconds(place, results, least_s)
+            if (one := key(place)) not in told:
+                told[one] = measured_seconds(place, results, least_s)
+            lasts = told[one]
             seconds[path] = usual_seconds(place) + more(path) if lasts is None else lasts
             guessed += lasts is None and place.parts[0] == "records"
         whole += sum(seconds.values())
@@ -265,24 +267,20 @@ def partial(path: str) -> int:
 
 
 def _of_cell(folder: Path, least_s: float) -> float | None:
-    if (folder, least_s) not in TIMED:
-        found = (lasted(path, least_s) for path in sorted(folder.glob("*.json")))
-        if (seconds := next(filter(None, found), None)) is None:
-            return None  # until one is measured
-        TIMED[folder, least_s] = seconds
-    return TIMED[folder, least_s]
+    found = (lasted(path, least_s) for path in sorted(folder.glob("*.json")))
+    return next(filter(None, found), None)
 
 
 def probed_seconds(probe: Path, images: int, ceiling: bool, least_s: float = 0.0) -> float | None:
     """Return the seconds of a repeat by the pace of a probe; None without one that is done.
 
-    images: of its steps. ceiling: whether it trains without loading.
+    images: of its steps on one device, as in a probe. ceiling: whether it trains without loading.
     """
     try:
         rounds = json.loads(probe.read_text())["compute" if ceiling else "together"]["rounds"]
-    except (OSError, ValueError, KeyError, TypeError):
+        image_s = sum(one["seconds"] for one in rounds) / sum(one["images"] for one in rounds)
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
         return None
-    image_s = sum(one["seconds"] for one in rounds) / sum(one["images"] for one in rounds)
     return 2 * STARTING_S + max(images * image_s, least_s)  # the second for the loader and its workers
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup, escape
 
+from gpufeed.advice import paste
 from gpufeed.core.config import ROOT
-from gpufeed.core.registry import LOADERS
 from gpufeed.core.result_kinds import RESULT_KINDS
 from gpufeed.report import (
     claims,
@@ -67,7 +67,7 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
     "inference" and "ceilings" (cells), "side_by_side" (block -> its cell), "builds"
     (<decoder>-<cores>) and "gates" (<dataset>/<loader>/<settings>)}},
     "left_out": [{"experiment", "sentence", "combinations"}], "command": str (see `command`), and, where there
-    are any, "folders" (dataset -> the folder of its images, for the code to paste)}.
+    are any, "folders" (dataset -> the user's own folder of its images, for the code to paste)}.
     """
     table = load_records.read_records(found.paths)
     steps, damaged_steps = load_records.read_steps(found.steps_paths)
@@ -76,6 +76,7 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
     limits = ceilings.measured(found.ceilings, names)
     everything = pd.concat([part for part in (table, limits) if len(part)] or [table])
     alone = found.ceilings_alone
+    folders = _class_folders(plan_info.get("folders", {}), everything["dataset"])
     environment = style.templates()
     environment.filters |= {say.__name__: say for say in (breakable, unbroken, *SAYING)}
     return environment.get_template("report.html.j2").render(
@@ -90,7 +91,7 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
         alone=alone,
         gates=equivalence.rows(found.gates, everything),
         datasets=provenance.dataset_rows(table),
-        sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
+        sections=[_section(name, plan_info, found, table, cells, steps, folders) for name in names],
         words_of_ceilings=ceilings_verdict.definitions() if found.ceilings else {},
         damaged_steps=damaged_steps,
         stale=[str(path) for path in found.stale],
@@ -137,9 +138,15 @@ def _counts(table: pd.DataFrame) -> dict[str, int]:
     return {name: int((table["status"] == name).sum()) for name in ("done", "skipped", "failed", "damaged")}
 
 
-def _section(name, plan_info, found, table, cells, steps) -> dict:
-    """All that the page says about one experiment."""
-    plan, folders = plan_info["experiments"][name], plan_info.get("folders", {})
+def _class_folders(folders: Mapping[str, str], datasets: Iterable[str]) -> dict[str, str]:
+    """For each dataset with a folder of the user's own, its class folders, where this machine has them."""
+    ways = {name: paste.class_folders(folders[name]) for name in folders.keys() & {*datasets}}
+    return {name: way for name, way in ways.items() if way}
+
+
+def _section(name, plan_info, found, table, cells, steps, folders) -> dict:
+    """All that the page says about one experiment. folders: as `_class_folders` gives them."""
+    plan = plan_info["experiments"][name]
     ours = cells[cells["experiment"] == name]
     own_records = table[table["experiment"] == name]
     ours = advice.joined(ceilings.joined(ours, found.ceilings, name), found.advice, name)
@@ -305,19 +312,22 @@ def _troubles(own_records: pd.DataFrame) -> list[dict]:
 
 
 def unmeasured(planned: Iterable[str], own_records: pd.DataFrame) -> str:
-    """How many pipelines nobody has measured, and which loaders that leaves out; empty if there is none.
+    """How many pipelines have no finished repeat, and which loaders have none at all; empty if all have one.
 
     planned: ids of cells. Where nothing at all is measured, the page says that instead.
     """
-    loaders = {name: next((word for word in name.split("-") if word in LOADERS), "") for name in planned}
+    loaders = {name: name.partition("-")[2].partition("-")[0] for name in planned}  # see `core.cells.named`
     loaders = {name: loader for name, loader in loaders.items() if not tables.is_ceiling(loader)}
-    gone = loaders.keys() - {*own_records["cell_id"]}
-    if not gone or len(gone) == len(loaders):
+    done = loaders.keys() & {*own_records[own_records["status"] == "done"]["cell_id"]}
+    gone = loaders.keys() - done
+    if not gone or not done:
         return ""
-    without = sorted({loaders[name] for name in gone} - {*own_records["loader"], ""})
-    named = [*without[:3], *[f"{len(without) - 3} more"] * (len(without) > 3)]
-    among = f", every one of {wording.listing(named)} among them" if named else ""
-    return f"Not measured here: {len(gone)} of {len(loaders)} pipelines of this experiment{among}."
+    said = f"Not measured here: {len(gone)} of {len(loaders)} pipelines of this experiment."
+    without = sorted({loaders[name] for name in gone} - {loaders[name] for name in done})
+    if not without:
+        return said
+    named = [*without[:3], *[wording.plural(len(without) - 3, "more loader")] * (len(without) > 3)]
+    return f"{said} Not measured at all: {wording.listing(named)}."
 
 
 def _missing(name: str, found: find_results.Found) -> dict | None:

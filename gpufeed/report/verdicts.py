@@ -81,16 +81,18 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
     about_overlap = rows["experiment"].iloc[0] == "pipelining" and (ours["loader"] != ON_DEVICE).any()
     if (ours["against_ceiling"] == "disturbed").any():
         lead, parts = _disturbed(ours)
-        sure = parts[-1]
+        sure, unlike = parts[-1], ""
     elif about_overlap:
         lead, parts, sure = _does_preparing_pay(ours)
+        unlike = other_steps(ours[ours["loader"] != ON_DEVICE])
     else:
         lead, parts, sure = _what_is_fastest(ours)
+        unlike = other_steps(ours)
     doubts = [accompanied(rows), disturbed(rows), leaking(rows)]
-    parts += [fed(ours), fell_back(ours), images_from(ours), measured_again(rows), *doubts]
+    parts += [unlike, fed(ours), fell_back(ours), images_from(ours), measured_again(rows), *doubts]
     subject = f"{wording.task(ours)}; {wording.machine(ours)}"
     sentence = " ".join(part for part in parts if part)
-    shown = tuple(part for part in (sure, *doubts) if part)[:MOST_SHOWN]
+    shown = tuple(part for part in (sure, unlike, *doubts) if part)[:MOST_SHOWN]
     return Verdict(subject, sentence, lead, shown, headline=headline, compares=compares(rows))
 
 
@@ -179,8 +181,8 @@ def disturbed(rows: pd.DataFrame) -> str:
     limit, most = f"{repeats.DISTURBED * 100:.0f} %", wording.percent(rows["others_cpu_share_max"].max())
     return marked and (
         f"Other processes used more than {limit} of the cores, up to {most}, during {marked}: for the rates "
-        "of a quiet machine, end them and measure into another folder (gpufeed run --out FOLDER, snakemake "
-        "--config results=FOLDER)."
+        "of a quiet machine, end them and measure all repeats again (--forcerun measure_cell; the run "
+        "printed the whole command)."
     )
 
 
@@ -230,11 +232,11 @@ def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str], str]:
     """Lead and sentences on the host's pipelines: the best against the plain loader, then copies apart; and
     which sentence says how sure that is."""
     host = ours[ours["loader"] != ON_DEVICE]
-    best = host.iloc[0]
+    best, alike = host.iloc[0], _with_its_step(host)
     first = f"{best['label']}, the highest median of those that load from the host: {speed(best)}"
-    sure = _against_baseline(host, best)
+    sure = _against_baseline(alike, best)
     sentences = [f"{first}, {to_ceiling(best)}.", sure, epoch_start(best)]
-    return _lead(host, best), [*sentences, _side_stream(host), _on_device(ours)], sure
+    return _lead(alike, best), [*sentences, _side_stream(host), _on_device(ours)], sure
 
 
 def _lead(ours: pd.DataFrame, best: pd.Series) -> str:
@@ -278,24 +280,27 @@ def _on_device(ours: pd.DataFrame) -> str:
 
 
 def _what_is_fastest(ours: pd.DataFrame) -> tuple[str, list[str], str]:
-    best, sure = ours.iloc[0], _rivals(_with_its_step(ours))
+    best, alike = ours.iloc[0], _with_its_step(ours)
+    sure = _rivals(alike, "measured with this step" if len(alike) < len(ours) else "measured")
     first = f"{best['label']}: {speed(best)}, {to_ceiling(best)}."
-    parts = [first, epoch_start(best), sure, other_steps(ours), _against_baseline(ours, best)]
-    return _lead(ours, best), parts, sure
+    return _lead(alike, best), [first, epoch_start(best), sure, _against_baseline(alike, best)], sure
 
 
 def _with_its_step(ours: pd.DataFrame) -> pd.DataFrame:
-    """The pipelines that train by the step of the first; all where these have no two loaders to compare."""
-    alike = ours[list(wording.OF_THE_STEP)].eq(ours.iloc[0][list(wording.OF_THE_STEP)]).all(axis=1)
-    return ours[alike] if ours[alike]["loader"].nunique() > 1 else ours
+    """The pipelines that train by the step of the first; only these compare, for a step is not a loader's."""
+    steps = ours[list(wording.OF_THE_STEP)].astype(str)
+    return ours[(steps == steps.iloc[0]).all(axis=1)]
 
 
 def other_steps(ours: pd.DataFrame) -> str:
     """A sentence on pipelines (with `label`, fastest first) that train by another step than the first."""
-    rest = ours.drop(_with_its_step(ours).index)
+    alike = _with_its_step(ours)
+    rest = ours.drop(alike.index)
     if rest.empty:
         return ""
     said = f"Not compared with the others, since they train by another step: {_few(rest['label'])}."
+    if alike["loader"].nunique() == 1:
+        said = f"No other loader was measured with its step, so these do not compare: {_few(rest['label'])}."
     if ours.iloc[0]["cuda_graphs"] and not rest["cuda_graphs"].all():
         said += (
             " Without CUDA graphs the time to train includes the gaps while the host launches kernels, so "
@@ -347,7 +352,7 @@ def to_ceiling(row: pd.Series) -> str:
             return f"with an AU of {row['au'] * 100:.1f} %"
         return "and how far that is from the compute-only limit is unknown, for no replay cell was measured"
     ceiling, share = f"the compute-only limit (replay), {speed(row, 'ceiling_')}", row["ceiling_share"]
-    again = "move the records of both away and run them again with nothing else on the machine"
+    again = "measure all repeats again (--forcerun measure_cell) with nothing else on the machine"
     return {
         "below": f"{wording.percent(share)} of {ceiling}",
         "not distinguishable": f"not distinguishable from {ceiling}",
@@ -401,8 +406,11 @@ def shared_cores(cells: pd.DataFrame) -> str:
     )
 
 
-def _rivals(ours: pd.DataFrame) -> str:
-    """How far the first of `ours` (fastest first) is ahead of the next loader, and how sure that is."""
+def _rivals(ours: pd.DataFrame, measured: str) -> str:
+    """How far the first of `ours` (fastest first) is ahead of the next loader, and how sure that is.
+
+    measured: how all of them were, in words.
+    """
     if len(ours) < 2:
         return ""
     best, others = ours.iloc[0], ours.iloc[1:]
@@ -412,9 +420,11 @@ def _rivals(ours: pd.DataFrame) -> str:
         kinds = wording.plural(loaders, "loader")
     here = "card" if best["device"] == "cuda" else "machine"
     second = next((n for n, name in enumerate(others["loader"]) if name != best["loader"]), 0)
-    ahead = f"{wording.ratio(found[second].ratio.median)} the runner-up, {others['label'].iloc[second]}"
+    ratio = found[second].ratio.median  # of pairs: below 1 it may be although the median is higher
+    ahead = "level with" if ratio < 1 else f"{wording.ratio(ratio)} the rate of"
+    ahead += f" the runner-up, {others['label'].iloc[second]}"
     rank = "Fastest" if all(one.ahead for one in found) else "Highest rate"
-    return f"{rank} of {kinds} measured on this {here}, {ahead}. {_how_sure(ours, others, found)}"
+    return f"{rank} of {kinds} {measured} on this {here}, {ahead}. {_how_sure(ours, others, found)}"
 
 
 def _how_sure(ours: pd.DataFrame, others: pd.DataFrame, found: list[Standing]) -> str:

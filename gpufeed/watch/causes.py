@@ -217,7 +217,8 @@ class Diagnosis:
             said = f"With {workers} worker{'s' * (workers > 1)} a batch comes every {ms(batch_s)}, "
             said += f"and a step takes {ms(self.step_s)}."
         else:
-            said = f"No worker processes: each step of {ms(self.step_s)} waits {ms(batch_s)} for its batch."
+            said = f"No worker processes: each step computes for {ms(self.step_s)} and waits another "
+            said += f"{ms(batch_s)} for its batch."
         seen = {
             "workers": workers,
             "cores": self.cores,

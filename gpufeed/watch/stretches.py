@@ -214,7 +214,7 @@ def sizes(
     settle = up(workers if ranks == 1 else SETTLE if queue is None else ahead)
     longest = max(settle, up(LONGEST_SETTLE if until_wait else held)) if ranks == 1 else settle
     if length is not None:
-        longest = min(longest, up(max(0, length - epoch - whole) // 2))
+        longest = min(longest, max(0, length - epoch - whole) // 2 // accumulate * accumulate)
     return Sizes(0 if why else held, whole, first, epoch, settle, longest, unseen, until_wait, why)
 
 
@@ -348,7 +348,7 @@ class Stretches:
         idle = self.clock.passed([self.probe], wait=False)  # all queued work is done
         self.clock.give_back([self.probe])
         self.probe = None
-        # before the first burst nobody knows how long a step takes
+        # before the first stretch that says so nobody knows how long a step takes
         waited = not self.sizes.until_wait or fetch_s > WAITS * (self.step_s or math.inf)
         return idle and waited and self.at + 1 >= self.earliest
 
@@ -392,7 +392,7 @@ class Stretches:
 
     def _close(self, ready: Ready, workers: int) -> None:
         stretch, self.open = self.open, None
-        if stretch.kind == ALONE:
+        if stretch.kind == ALONE or self.between:
             self.step_s = max(self.step_s, median(stretch.body_s))
         if stretch.ready and ready:
             stretch.drained = drained(stretch.ready, ready, workers)

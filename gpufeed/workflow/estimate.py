@@ -22,6 +22,7 @@ from gpufeed.core.run_time_estimate import (
     beyond,
     check_room,
     disks,
+    key,
     left_out,
     measured_seconds,
     probed_seconds,
@@ -58,8 +59,8 @@ class Estimate:
     """Time and disk space that a run needs. workflow: Snakemake's, with its targets and where jobs run.
 
     free_memory: returns the bytes of host memory that a process here may still take. say: prints a line.
-    most: experiments with a line of their own. used_by_others: returns the cores that other processes
-    use, and their names.
+    most: experiments with a line of their own. used_by_others: returns the number of cores here, and how many
+    each other process uses of them, with its name, most first.
     """
 
     run: Run
@@ -68,7 +69,7 @@ class Estimate:
     free_memory: Callable[[], int]
     say: Callable[[str], None] = print
     most: int = 100
-    used_by_others: Callable[[], list[tuple[float, str]]] = list
+    used_by_others: Callable[[], tuple[int, list[tuple[float, str]]]] = lambda: (1, [])
 
     @cached_property
     def experiments(self) -> list[str]:
@@ -186,10 +187,11 @@ class Estimate:
             epochs = CEILING_EPOCHS
         elif cell.steps is not None:
             epochs = self._images_of(cell) / sizes.images if sizes.images else 1
-        return beyond(epochs * sizes.read, self.cores)
+        # of a job elsewhere each rank has `cores`; here they share them
+        return beyond(epochs * sizes.read, self.cores * (1 if self.runs_here else cell.ranks))
 
     def _images_of(self, cell: Cell) -> int:
-        """Return how many images a cell trains on."""
+        """Return how many images a cell trains on, on all of its devices together."""
         if cell.steps is None:
             return cell.epochs * self.amount(cell.dataset).images
         return cell.steps * cell.batch_size * cell.ranks
@@ -197,11 +199,35 @@ class Estimate:
     def seconds_of(self, path: str) -> tuple[float, bool]:
         """Return the seconds that the job of a document takes, and whether they are a guess; 0 of others.
 
-        They are none where the cell, or its probe, was timed here, or such a run was published.
+        They are none where the cell, or its probe, was timed here, or such a run was published. Documents are
+        read once a cell, until `forget`.
         """
         place = Path(os.path.relpath(path, self.run.results))
         if place.parts[0] not in KINDS or place.suffix != ".json":
             return 0.0, False
+        if (one := key(place)) not in self.timed:
+            self.timed[one] = self._seconds_of(path, place)
+        return self.timed[one]
+
+    @cached_property
+    def timed(self) -> dict[str, tuple[float, bool]]:
+        """What seconds_of returned, by core.run_time_estimate.key."""
+        return {}
+
+    def forget(self, path: str) -> None:
+        """Let seconds_of read a cell's documents again; behind a probe, also those of ceilings."""
+        place = Path(os.path.relpath(path, self.run.results))
+        if place.suffix != ".json" or place.parts[0] not in KINDS:
+            return
+        self.timed.pop(key(place), None)
+        if place.parts[0] == "probes":
+            _, name, _ = place.parts
+            cells = self.run.plan.cells[name].items()
+            ceilings = [cell_id for cell_id, cell in cells if LOADERS[cell.loader].ceiling]
+            for cell_id in (place.stem, *ceilings):
+                self.timed.pop(f"records/{name}/{cell_id}", None)
+
+    def _seconds_of(self, path: str, place: Path) -> tuple[float, bool]:
         least_s = self.run.config["least_s"]
         lasts = measured_seconds(place, self.run.results, least_s)
         if lasts is None and place.parts[0] == "records":
@@ -210,7 +236,8 @@ class Estimate:
             ceiling = LOADERS[cell.loader].ceiling
             probes = self.report.benchmarks.probed(name) if ceiling else [cell_id]  # which train alike
             found = (Path(self.run.results, f"probes/{name}/{one}.json") for one in probes)
-            timed = (probed_seconds(probe, self._images_of(cell), ceiling, least_s) for probe in found)
+            images = self._images_of(cell) // cell.ranks
+            timed = (probed_seconds(probe, images, ceiling, least_s) for probe in found)
             lasts = next(filter(None, timed), None)
         if lasts is None:
             return usual_seconds(place) + self.seconds_beyond(path), True
@@ -284,12 +311,13 @@ class Estimate:
     def lines(self) -> Iterator[str]:
         """Yield what is printed before the first job of a run starts."""
         config = self.run.config
-        others = self.used_by_others()
-        if self.runs_here and (cores := sum(used for used, _ in others)) > MANY * (os.cpu_count() or 1):
-            names = ", ".join(f"{name} {used:.0%}" for used, name in others[:3] if used > 0.1)
+        cores, others = self.used_by_others()
+        used = min(cores, sum(share for share, _ in others))
+        if self.runs_here and used > MANY * cores:
+            names = ", ".join(f"{name} {share:.1f} cores" for share, name in others[:3] if share > 0.1)
             yield (
-                f"Other processes use {cores:.1f} of {os.cpu_count()} cores ({names}): rates measured beside "
-                "them say little. Stop them first."
+                f"Other processes use {used:.1f} of {cores} cores{f' ({names})' if names else ''}: rates "
+                "measured beside them say little. Stop them first."
             )
         yield table(
             {name: self.measurements_of(name) for name in self.experiments},

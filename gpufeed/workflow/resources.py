@@ -22,16 +22,27 @@ class JobResources:
         """
         return self.workflow.remote_exec or not self.workflow.local_exec
 
+    def gpus_given(self) -> int | None:
+        """Return N of `--resources gpu=N`; None without it."""
+        return getattr(self.workflow.global_resources.get("gpu"), "value", None)
+
     def shares_given(self) -> int:
         """Return how many jobs with a GPU share the cores of this node: `--resources gpu=N`.
 
         1 without that option, with fewer cores, and for jobs that are submitted to a cluster.
         """
-        given = getattr(self.workflow.global_resources.get("gpu"), "value", None)
+        given = self.gpus_given()
         total = self.workflow.resource_settings.cores
         if not (self.run.gpu_jobs and given and total) or self.submitted():
             return 1
         return max(1, min(int(given), total // (self.run.config["cores_per_cell"] or 1)))
+
+    def options(self) -> list[str]:
+        """Return Snakemake's options for the cores and GPUs of this run; none for submitted jobs."""
+        if self.submitted() or (total := self.workflow.resource_settings.cores) is None:
+            return []
+        gpus = self.gpus_given()
+        return [f"--cores {total}", *([] if gpus is None else [f"--resources gpu={gpus}"])]
 
     def cores_of_job(self, wildcards: Any, workers: int | str = 0, share: int = 1) -> int:
         """Return the CPU cores of a job: all that the run has, or one of `share` parts.

@@ -27,7 +27,7 @@ import psutil
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.registry import LOADERS
-from gpufeed.core.repeats import number_of, others_share
+from gpufeed.core.repeats import machine, number_of, stands_in
 
 STREAM = "DefaultStreamHandler"  # Snakemake's name of the handler that prints
 QUIET = "GPUFEED_QUIET"  # in a job's environment: a Terminal prints what stopped it
@@ -115,9 +115,10 @@ class Known:
     """What the Snakefile knows of a run.
 
     cells: experiment -> id -> cell. targets: names that a user may type; files: that may stand there, too.
-    ahead: the jobs that are not finished. seconds_of: how long the job of a document is expected to take, and
-    whether that is a guess. workers_of: how many a cell has. ending: the lines behind the last job. prints:
-    whether jobs of an experiment print, or run elsewhere.
+    ahead: the jobs that are not finished. behind: jobs -> these and all that wait for them. seconds_of: how
+    long the job of a document is expected to take, and whether that is a guess. forget: called with each
+    document of a finished job, before the next seconds_of. workers_of: how many a cell has. ending: the lines
+    behind the last job. prints: whether jobs of an experiment print, or run elsewhere.
     command: that starts this Snakemake again.
     """
 
@@ -125,7 +126,9 @@ class Known:
     targets: Sequence[str] = ()
     files: Callable[[], Iterable[str]] = tuple
     ahead: Callable[[], Iterable[Any]] = tuple
+    behind: Callable[[Iterable[Any]], Iterable[Any]] = tuple
     seconds_of: Callable[[str], tuple[float, bool]] = lambda path: (0.0, False)
+    forget: Callable[[str], None] = lambda path: None
     workers_of: Callable[[Cell], int | str] = lambda cell: cell.workers
     ending: Callable[[], Iterable[str]] = tuple
     prints: Callable[[str], bool] = lambda experiment: False
@@ -158,7 +161,8 @@ class Terminal(logging.Handler):
         self.told: set[str] = set()
         self.cells: set[str] = set()
         self.measured, self.failed = 0, 0
-        # seconds: of the first job and the last line; that finished jobs took, guessed ones, and the guesses
+        self.lost: set[int] = set()  # jobs that failed
+        # seconds: of the first repeat and the last line; that repeats took, guessed jobs, and the guesses
         self.began_s, self.said_s, self.silent_s = 0.0, time.time(), SILENT_S
         self.busy_s, self.took_s, self.guessed_s = 0.0, 0.0, 0.0
         self.expected: dict[int, tuple[float, float]] = {}
@@ -277,22 +281,24 @@ class Terminal(logging.Handler):
         if others := counts.total() - sum(count for _, count in first):
             said.append(plural(others, "other"))
         whole = plural(counts.total(), "job")
-        return [f"{whole} to run: {', '.join(said)}. `snakemake -np` lists each with its reason."]
+        return [f"{whole} to run: {'; '.join(said)}. `snakemake -np` lists each with its reason."]
 
     def started(self, job: logging.LogRecord) -> list[str] | None:
         """Return the line of a stage at its first job."""
         if job.rule_name not in STAGE_OF and job.rule_name not in self.known.targets:
             return None
         self.jobs[job.jobid] = job
+        self.lost.discard(job.jobid)  # tried again
         if job.rule_name not in STAGE_OF:
             return []
         stage = STAGE_OF[job.rule_name]
         if self.dryrun or self.is_quiet:
             return []
         self.expected[job.jobid] = self.expected_of(job.output)  # before its document is there
-        self.began_s, ahead = self.began_s or job.created, [*self.known.ahead()]
+        ahead = self.ahead()
         count = sum(self.counts[rule] for rule in stage)
         if job.rule_name == "measure_cell":
+            self.began_s = self.began_s or job.created
             if not self.known.prints(job.wildcards["experiment"]):
                 self.status(f"now: {self.name_of(job)}, {counted(job.wildcards['repeat'])}")
             if not job.wildcards["repeat"].isdecimal():
@@ -310,13 +316,15 @@ class Terminal(logging.Handler):
         """Return the line of a result, where it has one."""
         stage, took_s = STAGE_OF[job.rule_name], time.time() - job.created
         _, guess = self.expected.pop(job.jobid, (0.0, 0.0))
-        self.busy_s += took_s
-        if guess:
-            self.took_s, self.guessed_s = self.took_s + took_s, self.guessed_s + guess
         found = [document for path in job.output if path.endswith(".json") and (document := read(path))]
-        self.measured += job.rule_name == "measure_cell"
+        for path in job.output:
+            self.known.forget(path)
+        if job.rule_name == "measure_cell":
+            self.measured, self.busy_s = self.measured + 1, self.busy_s + took_s
         self.done[stage] += 1
         ended = next((one for one in found if one.get("status") in ENDED), None)
+        if guess and found and not ended and not any(one.get("resumed") for one in found):
+            self.took_s, self.guessed_s = self.took_s + took_s, self.guessed_s + guess
         if ended:
             self.failed += ended["status"] == "failed"
             return self.unmeasured(job, ended["status"], str(ended.get("sentence")))
@@ -328,7 +336,7 @@ class Terminal(logging.Handler):
             return []
         if self.is_quiet:
             return []
-        rest = [one for one in self.known.ahead() if one.jobid != job.jobid]
+        rest = [one for one in self.ahead() if one.jobid != job.jobid]
         rate = next((one["throughput"].get("images_per_s") for one in found if one.get("throughput")), None)
         said = "resumed, so without a rate" if rate is None else f"{rate:>9,.0f} images/s"
         name = self.name_of(job)
@@ -340,6 +348,12 @@ class Terminal(logging.Handler):
             return [line]
         self.status(line)
         return self.block(job, rest)
+
+    def ahead(self) -> list[Any]:
+        """Return the jobs that can still run: none that failed, and none that waits for such a one."""
+        jobs = [*self.known.ahead()]
+        lost = {job.jobid for job in self.known.behind([job for job in jobs if job.jobid in self.lost])}
+        return [job for job in jobs if job.jobid not in lost]
 
     def tell_of_long_jobs(self) -> None:
         """Say now and then what runs, until the handler is closed."""
@@ -358,7 +372,7 @@ class Terminal(logging.Handler):
             return
         verb, repeat = STAGES[STAGE_OF[job.rule_name]][0].split()[0].lower(), named.get("repeat")
         what = f"{verb} {self.name_of(job)}{f', {counted(repeat)}' if repeat else ''}"
-        line = f"  {what}: {lasting(now - job.created)} so far{self.time_left(self.known.ahead())}"
+        line = f"  {what}: {lasting(now - job.created)} so far{self.time_left(self.ahead())}"
         silent_s = self.silent_s * LONGER
         (self.status if self.on_terminal else self.write)(line)
         self.silent_s = silent_s
@@ -395,6 +409,7 @@ class Terminal(logging.Handler):
         if self.interrupts:
             return []
         self.failed += 1
+        self.lost.add(error.jobid)
         job = self.jobs.pop(error.jobid, None)
         logs = [path for path in error.log if os.path.exists(path)]
         why = str(error.rule_msg or "") or self.exit or next(filter(None, map(reason, logs)), NO_WORD)
@@ -458,7 +473,8 @@ class Terminal(logging.Handler):
     def time_left(self, rest: Iterable[Any]) -> str:
         """Return how long the jobs ahead take; nothing where that would be a guess.
 
-        Guesses are corrected by what the finished jobs took that had been guessed.
+        Guesses are corrected by what the finished jobs took that had been guessed. Repeats take turns, but on
+        several GPUs or nodes: as many are taken to run at a time as did so far.
         """
         now, left_s = time.time(), 0.0
         for job in rest:
@@ -468,7 +484,7 @@ class Terminal(logging.Handler):
             seconds = known + (guess and guess * self.took_s / self.guessed_s)
             begun = self.jobs.get(job.jobid)
             left_s += max(0.0, seconds - (now - begun.created)) if begun else seconds
-        left_s /= max(1.0, self.busy_s / max(now - self.began_s, 1e-3))  # jobs at a time
+        left_s /= max(1.0, self.busy_s / max(now - self.began_s, 1e-3))  # repeats at a time
         return self.paint(f"  about {lasting(left_s)} left", DIM) if left_s >= 1 else ""
 
     def paint(self, text: str, colour: int | None) -> str:
@@ -525,10 +541,11 @@ def measured_again(job: logging.LogRecord, found: Sequence[Mapping[str, Any]]) -
     first = read(str(Path(job.output[0]).with_name(f"{number}.json")))
     if (rate := (first.get("throughput") or {}).get("images_per_s")) is None:
         return ""
-    before, after = (others_share(one.get("telemetry")) for one in (first, *found[:1]))
-    if before is None or after is None or after < before:
+    before, after = ((machine(one), one.get("telemetry")) for one in (first, found[0]))
+    if stands_in(after, before):
         return f"  repeat {number + 1} again: it was {rate:,.0f} while other processes ran"
-    return f"  repeat {number + 1} again, disturbed as before: the first counts, {rate:,.0f}"
+    why = "not shown to be quieter" if before[0] == after[0] else "on another machine"
+    return f"  repeat {number + 1} again, {why}: the first counts, {rate:,.0f}"
 
 
 def read(path: str) -> dict[str, Any]:

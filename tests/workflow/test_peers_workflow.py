@@ -7,7 +7,7 @@ from workflow_fixtures import SHORT
 
 pytestmark = pytest.mark.slow
 LOADERS = ["webdataset", "ffcv"]
-LACKS = ("gpufeed[all]", "needs the package ffcv")  # what is said on a node without it
+LACKS = ("[all]'", "needs the package ffcv")  # what is said on a node without it
 BLOCKS = {"peers": {"loader": LOADERS, "workers": 1}}
 PEERS = {**SHORT, "experiments": {"tiny": {**SHORT["experiments"]["tiny"], "blocks": BLOCKS}}}
 

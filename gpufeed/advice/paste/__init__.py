@@ -16,9 +16,11 @@ from typing import Any
 import jinja2
 
 from gpufeed.core.config import read_hyper
-from gpufeed.core.image_listing import is_hidden
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.image_listing import names_below
 from gpufeed.core.references import is_reference
 from gpufeed.core.registry import AUGMENTS, LAYOUTS, LOADERS
+from gpufeed.datasets.image_folder import TRAIN, found_in
 
 TEMPLATES = Path(__file__).parent
 BY_TORCH = ("torchvision_cpu", "torchcodec_cpu")  # decoders whose images are tensors
@@ -32,10 +34,9 @@ def script(cell: Mapping[str, Any], cache: str | None = None, folder: str | None
     """Return a script that loads a folder of class folders as a cell did; None for a ceiling.
 
     cell: Cell.asdict() with the values found for `auto`, or a row of `tables.cells` with the record's
-    `source`. cache: decoder and version of the cache that the cell read. folder: of the images, in one of the
-    forms that layout image_folder reads; by default the one that the workflow has prepared. For a Dataset by
-    reference, and for a loader or an augment without a template, the script is a sentence that says what was
-    measured.
+    `source`. cache: decoder and version of the cache that the cell read. folder: of the class folders, as
+    `class_folders` returns it; by default the one that the workflow has prepared. For a Dataset by reference,
+    and for a loader or an augment without a template, the script is a sentence that says what was measured.
     """
     loader = cell["loader"]
     if not is_reference(loader) and loader in LOADERS and LOADERS[loader].ceiling:
@@ -73,7 +74,7 @@ def settings(cell: Mapping[str, Any], cache: str | None, folder: str | None) -> 
         recipe = recipe | {name: tuple(recipe[name]) for name in ("scale", "ratio")}
     return {
         "loader": cell["loader"],
-        "folder": class_folders(folder) if folder else f"data/{cell['dataset']}/images/train",
+        "folder": folder or f"data/{cell['dataset']}/images/train",
         "batch_size": int(cell["batch_size"]),
         "device": device,
         "cuda": device == "cuda",
@@ -103,13 +104,19 @@ def settings(cell: Mapping[str, Any], cache: str | None, folder: str | None) -> 
     }
 
 
-def class_folders(folder: str) -> str:
-    """Return the folder of the training classes: `train`, also in the only folder of `folder`, or itself."""
-    place = Path(folder)
-    inner = [one for one in place.glob("*") if one.is_dir() and not is_hidden(one.name)]
-    place = inner[0] if len(inner) == 1 else place
-    train = place / "train"
-    return str(train if train.is_dir() else place)
+def class_folders(folder: str | Path) -> str | None:
+    """Return the folder of the training classes that layout image_folder finds in a folder.
+
+    None where it finds none, as on another machine than the one that was measured.
+    """
+    try:
+        found = found_in(names_below(Path(folder)), Path(folder))
+    except GpufeedError:
+        return None
+    ways = (
+        name.removesuffix("/".join(rest)) for name, (split, rest) in found.places.items() if split == TRAIN
+    )
+    return next((str(Path(folder, way)) for way in ways), None)
 
 
 def plain(value: Any) -> dict[str, Any]:

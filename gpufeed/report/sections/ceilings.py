@@ -65,7 +65,7 @@ def section(
     """What the template shows of the ceilings of an experiment's cells; None if it neither has nor plans any.
 
     paths: documents of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose ceilings
-    are to be measured. folders: dataset -> the user's own folder of its images.
+    are to be measured. folders: dataset -> the user's own folder of its class folders.
     """
     documents = documents_of(paths, experiment, planned)
     if not documents:

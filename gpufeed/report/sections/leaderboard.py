@@ -99,9 +99,9 @@ def board(
     """The leaderboard of one experiment; None without cells.
 
     cells: as `tables.cells` makes them, with the columns of `ceilings_rows.limits` where there are any.
-    records: of the same experiment. folders: dataset -> the user's own folder of its images. Tasks one after
-    another, in each the fastest pipeline first and its ceilings last; cells without a finished repeat at the
-    end.
+    records: of the same experiment. folders: dataset -> the user's own folder of its class folders. Tasks one
+    after another, in each the fastest pipeline first and its ceilings last; cells without a finished repeat
+    at the end.
     """
     if cells.empty:
         return None

@@ -193,14 +193,17 @@ def others_share(
     return min(1.0, max(0.0, others))
 
 
-def used_by_others() -> list[tuple[float, str]]:
-    """Return the cores that each other process has used since the last call, and its name; most first.
+def used_by_others() -> tuple[int, list[tuple[float, str]]]:
+    """Return how many cores this process may use, and what each other process has used of them, most first.
 
-    Children of this process count as others. The first call returns zeros.
+    That is in cores, since the last call, with the process's name; the first call returns zeros. Children of
+    this process count as others. Processes on other cores do not count: a process is where it ran last.
     """
-    found = psutil.process_iter(["pid", "name", "cpu_percent"])  # which keeps what each had used
-    told = [one.info for one in found if one.pid != os.getpid()]
-    return sorted(
-        (((one["cpu_percent"] or 0.0) / 100, f"{one['name']} (process {one['pid']})") for one in told),
-        reverse=True,
-    )
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    asked = ["pid", "name", "cpu_percent", *(["cpu_num"] if cpus else [])]
+    told = [
+        one.info for one in psutil.process_iter(asked) if one.pid != os.getpid()
+    ]  # keeps what each had used
+    here = [one for one in told if not cpus or one["cpu_num"] in cpus]
+    found = (((one["cpu_percent"] or 0.0) / 100, f"{one['name']} (process {one['pid']})") for one in here)
+    return len(cpus or ()) or os.cpu_count() or 1, sorted(found, reverse=True)

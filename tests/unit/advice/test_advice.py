@@ -3,7 +3,7 @@
 import pytest
 from advice_fixtures import probe
 
-from gpufeed.advice.ranking import advise, change, why_not
+from gpufeed.advice.ranking import advise, change, measured_next, why_not
 from gpufeed.advice.words import lines
 from gpufeed.core.record import ADVICE, PROBE
 
@@ -37,7 +37,7 @@ def test_the_best_are_measured_and_those_that_cannot_run_are_told(probes, tmp_pa
     said = lines(found)
     assert said[0] == (
         "By short probes, what you do today reaches 33 % of the limit, which is the training alone. Largest "
-        "cause: the training thread, which also loads or receives each batch."
+        "cause of the loss: the training thread, which also loads or receives each batch."
     )
     assert said[1] == (
         "Do this: loader host_cache in place of dataloader_sync. Predicted 1,250 images/s (1,250 to 1,250)."
@@ -92,7 +92,7 @@ def test_the_cause_is_a_stage_where_ceilings_were_measured(probes):
     stages = {name: {"shown": name != "transfer", "points": points[name]} for name in points}
     ceilings = {"stages": stages}
     found = advise(probes, probes[0]["cell_id"], 2, ceilings)
-    assert lines(found)[0].endswith("Largest cause: decoding.")
+    assert lines(found)[0].endswith("Largest cause of the loss: decoding.")
 
 
 def test_nothing_is_known_of_a_gain_where_today_cannot_run():
@@ -131,3 +131,25 @@ def test_a_change_in_words():
     assert change(today, synchronous) == (
         "loader dataloader_sync in place of dataloader_workers, decoder simplejpeg in place of pillow"
     )
+
+
+def test_a_rate_above_the_limit_is_told_as_it_is(probes):
+    found = advise(probes, probes[0]["cell_id"], best=2)  # the limit is 1,000
+    of = probes[0]["cell_id"]
+    assert lines(found, {of: 1020})[0] == (
+        "What you do today reaches 102 % of the limit, which is the training alone. The model itself is the "
+        "limit."
+    )
+    above = lines({**found, "device": "cuda"}, {of: 1200})[0]
+    assert above.startswith("Your GPU waits less than 1 % of the time: what you do today reaches 120 % of ")
+    assert "One of the two was disturbed" in above
+    assert "cause" not in above
+
+
+def test_what_is_measured_next_has_alternatives_only_where_one_was_chosen(probes):
+    of = probes[0]["cell_id"]
+    assert measured_next(advise(probes, of, best=2)) == (
+        "Measured next: today's settings, the limit, and the best 2 of 5 alternatives."
+    )
+    alone = measured_next(advise(probes[:1], of, best=2))
+    assert alone == "Measured next: today's settings and the limit."

@@ -14,6 +14,7 @@ from paste_fixtures import MEAN, STD, cell, check, lacks, run, write_photos
 from gpufeed.advice import paste
 from gpufeed.core.cells import Cell, impossible, settle
 from gpufeed.core.registry import AUGMENTS, LOADERS
+from gpufeed.datasets.image_folder import reorganise
 from gpufeed.decoders.dali_gpu import ENGINES_FROM, share_of_engines
 
 NAMES = [name for name, entry in LOADERS.items() if not entry.ceiling]
@@ -141,16 +142,29 @@ def test_there_is_a_shard_for_each_worker_of_all_ranks():
 
 
 @pytest.mark.parametrize("inner", ["", "train", "only", "only/train"])
-def test_a_folder_of_ones_own_is_named_as_it_is_laid_out(tmp_path, inner):
+def test_the_class_folders_of_ones_own_images_are_those_that_were_measured(tmp_path, inner):
     for name in ("cats", "dogs"):
-        (tmp_path / inner / name).mkdir(parents=True)
-    if inner.endswith("train"):
-        (tmp_path / inner).with_name("val").mkdir()
-    (tmp_path / ".cache").mkdir()
-    text = paste.script(cell("dataloader_sync"), folder=str(tmp_path))
+        splits = [tmp_path / inner]
+        splits += [splits[0].with_name("val")] * inner.endswith("train")
+        for split in splits:
+            (split / name / "deeper").mkdir(parents=True)
+            for number in range(2):
+                (split / name / f"deeper/{number}.jpg").touch()
+    for beside in (".cache", "docs"):  # without images
+        (tmp_path / beside).mkdir()
+    (tmp_path / "docs/read.me").touch()
+    found = reorganise([tmp_path], tmp_path.with_name("out"), "own", {}).info
+    assert found.classes == ["cats", "dogs"]
+    assert paste.class_folders(tmp_path) == str(tmp_path / inner)
+    text = paste.script(cell("dataloader_sync"), folder=str(tmp_path / inner))
     assert f'FOLDER = Path("{tmp_path / inner}")' in text
-    gone = str(tmp_path / "gone")
-    assert f'Path("{gone}")' in paste.script(cell("dataloader_sync"), folder=gone)
+
+
+def test_a_folder_without_class_folders_has_none(tmp_path):
+    assert paste.class_folders(tmp_path / "gone") is None
+    (tmp_path / "1.jpg").touch()
+    assert paste.class_folders(tmp_path) is None
+    assert 'Path("data/photos/images/train")' in paste.script(cell("dataloader_sync"))
 
 
 def test_what_is_not_expressed_is_a_sentence_and_a_ceiling_has_no_script():

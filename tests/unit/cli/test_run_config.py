@@ -8,6 +8,7 @@ from config_fixtures import merged
 from gpufeed.cli import run_workflow
 from gpufeed.cli.run_config import config_of, fit_batch, images_to_train_on, plan_of, shipped_config
 from gpufeed.cli.run_workflow import parser
+from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES
 
 LOADER = """
 from gpufeed.loaders.base import OrderedLoader
@@ -94,18 +95,18 @@ def test_a_name_of_the_config_and_a_dataset_are_measured_too(folder):
 )
 def test_few_images_have_a_smaller_batch_where_nobody_asked_for_one(folder, images, size):
     found = changes("My Images")
-    sentence = fit_batch(parser().parse_args(["My Images"]), found, images)
+    sentence = fit_batch(parser().parse_args(["My Images"]), found, images, 3)
     assert found["experiments"]["own"]["common"]["batch_size"] == size
-    assert (f"batch size: {size}, since there are {images} images" in sentence) == (size < 128)
+    assert (f"Batch size: {size}, since there are {images} images" in sentence) == (size < 128)
 
 
 @pytest.mark.parametrize(
     ("words", "images", "size", "steps", "said"),
     [
-        ((), 9999, 8, 12, "a repeat has 12 steps of 8 images"),
-        ((), 16, 4, 12, "batch size: 4"),
-        (("--steps", "40"), None, 8, 40, "a repeat has 40 steps of 8"),
-        (("--steps", "40", "--batch-size", "64"), 99, 64, 40, ""),
+        ((), 9999, 8, 12, ["On a CPU a repeat has 12 steps of 8 images, and more until it took 2.5 s;"]),
+        ((), 16, 4, 12, ["Batch size: 4, since", "On a CPU a repeat has 12 steps of 4 images"]),
+        (("--steps", "40"), None, 8, 40, ["a repeat has 40 steps of 8"]),
+        (("--steps", "40", "--batch-size", "64"), 99, 64, 40, []),
     ],
 )
 def test_a_cpu_has_fewer_and_smaller_steps_where_nobody_asked_for_some(
@@ -113,11 +114,42 @@ def test_a_cpu_has_fewer_and_smaller_steps_where_nobody_asked_for_some(
 ):
     asked = parser().parse_args(["My Images", "--gpus", "0", *words])
     found = config_of(asked, shipped_config()["sources"])
-    sentence = fit_batch(asked, found, images)
+    sentence = fit_batch(asked, found, images, 2.5)
     common = found["experiments"]["own"]["common"]
     assert (common["batch_size"], common["steps"]) == (size, steps)
-    assert said in sentence
+    assert all(part in sentence for part in said)
     assert bool(said) == bool(sentence)
+    assert "until" not in fit_batch(asked, found, images, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "count", "visible", "gpus", "told"),
+    [
+        ((), 0, None, 0, True),
+        ((), None, None, 0, True),  # no driver
+        ((), 2, "", 0, True),
+        ((), 2, None, 1, False),
+        ((), 2, "1", 1, False),
+        (("--gpus", "1"), 0, None, 1, False),
+        (("--gpus", "0"), 2, None, 0, False),
+        (("--steps", "4", "--batch-size", "4"), 0, None, 0, True),
+    ],
+)
+def test_the_turn_to_the_cpu_is_told_where_nobody_asked_for_it(
+    folder, capsys, monkeypatch, words, count, visible, gpus, told
+):
+    ran = []
+    monkeypatch.setattr(run_workflow.sys, "platform", "linux")
+    monkeypatch.setattr(run_workflow.nvml, "ask", lambda query: count)
+    monkeypatch.delenv(VISIBLE_DEVICES, raising=False)
+    if visible is not None:
+        monkeypatch.setenv(VISIBLE_DEVICES, visible)
+    monkeypatch.setattr(run_workflow, "measured", lambda asked, *_: ran.append(asked.gpus) or 0)
+    assert run_workflow.main(["My Images", "--limit", "20", *words]) == 0
+    assert ran == [gpus]
+    first, *_ = [*capsys.readouterr().out.splitlines(), ""]
+    assert first.startswith("No NVIDIA GPU is usable here: training on the CPU; --gpus 1 insists.") == told
+    assert ("Batch size: 4, since there are 20 images to train on" in first) == ("--steps" not in words)
 
 
 IMAGES = ("My Images", "--batch-size", "8")

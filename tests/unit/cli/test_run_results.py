@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pandas as pd
 import pytest
 from data_fixtures import published_results
 
@@ -13,11 +14,13 @@ from gpufeed.cli.run_results import (
     cells_of,
     ending,
     leaderboard,
+    once_more,
     planned,
     unmeasured,
 )
 from gpufeed.core.cell_matrix import Plan
 from gpufeed.core.cells import Cell
+from gpufeed.system.statistics import BUSY
 
 CELLS = {  # of published results
     "dataloader_workers": "tiny_imagenet_40-dataloader_workers-w16-torch-resnet18-auto-b256-graphs-8c915b74",
@@ -124,7 +127,7 @@ def test_of_many_loaders_the_first_are_shown(records, monkeypatch):
 
 def test_a_disturbed_run_ends_with_the_command_that_measures_again(records, tmp_path):
     plan = {"peers": [str(path) for paths in records.values() for path in paths]}
-    options = ["--configfile mine.yaml"]
+    options = ["--cores 4", "--resources gpu=1", "--configfile mine.yaml"]
     quiet = ending(str(tmp_path), plan, {"peers": None}, options)
     assert not any("--forcerun" in line for line in quiet)
     path = records["resident"][0]
@@ -133,8 +136,28 @@ def test_a_disturbed_run_ends_with_the_command_that_measures_again(records, tmp_
     path.write_text(json.dumps(record))
     lines = ending(str(tmp_path), plan, {"peers": None}, options)
     (place,) = [line for line in lines if f"{tmp_path}/records/peers" in line]
+    assert lines[lines.index(place) - 1] == "Other processes used the cores meanwhile."
     command = lines[lines.index(place) + 1]
-    assert command == "  snakemake peers --configfile mine.yaml --forcerun measure_cell"
+    given = "--cores 4 --resources gpu=1 --configfile mine.yaml"
+    assert command == f"  snakemake peers {given} --forcerun measure_cell"
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "against", "causes"),
+    [
+        ([0, 2], ["", "below"], ["Other processes used the cores"]),
+        ([0, 0], ["below", "disturbed"], ["A rate is far above its limit"]),
+        ([0, 0], [BUSY, "above"], ["Repeats are too far apart"]),
+        ([1, 0], ["disturbed", BUSY], ["Other processes", "A rate is far", "Repeats are too far"]),
+        ([0, 0], ["above", "not distinguishable"], []),
+    ],
+)
+def test_what_disturbed_a_run_is_told_by_its_cause(disturbed, against, causes):
+    cells = pd.DataFrame({"disturbed": disturbed, "against_ceiling": against})
+    lines = once_more({"a": cells, "b": cells}, "out", [])
+    assert len(lines) == (len(causes) + 2 if causes else 0)  # each once
+    assert all(line.startswith(cause) for line, cause in zip(lines, causes, strict=False))
+    assert not causes or lines[-1] == "  snakemake a b --forcerun measure_cell"
 
 
 def test_the_advice_chooses_what_is_measured(records, tmp_path):

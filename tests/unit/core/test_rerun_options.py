@@ -40,3 +40,5 @@ def test_files_are_told_from_the_folder_of_the_run_and_behind_one_option(tmp_pat
 def test_the_part_that_a_run_measured_is_not_said_again():
     changed = parse_config(["block=2", "only={cores: [2]}", "repeats=2"])
     assert options([], changed, ".") == ["--config repeats=2"]
+    (told,) = options([], changed, ".", part=True)
+    assert parse_config(shlex.split(told)[1:]) == changed

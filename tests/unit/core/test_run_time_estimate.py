@@ -120,6 +120,15 @@ def test_what_no_document_tells_is_said(tmp_path):
     assert none.split() == ["none", "-", "nothing", "to", "measure"]
 
 
+def test_all_repeats_of_a_cell_ask_its_documents_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        run_time_estimate, "measured_seconds", lambda path, *_: asked.append(path.parent.name)
+    )
+    table({"e": [f"out/records/e/{cell}/{n}.json" for cell in "ab" for n in range(20)]}, "out", {})
+    assert asked == ["a", "b"]
+
+
 @given(st.dictionaries(st.sampled_from(list(KINDS)), st.integers(1, 40), min_size=1))
 def test_every_kind_counts(counts):
     results = "nowhere"

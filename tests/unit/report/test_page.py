@@ -1,6 +1,7 @@
 import errno
 import os
 import re
+import shutil
 from dataclasses import replace
 from html import unescape
 
@@ -241,13 +242,73 @@ def test_the_answer_says_how_many_pipelines_were_not_measured(tmp_path):
     html = (tmp_path / "r.html").read_text(encoding="utf-8")
     answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
     left = "dali_gpu, dataloader_workers and resident"
-    assert (
-        f"Not measured here: 4 of 5 pipelines of this experiment, every one of {left} among them." in answer
+    assert f"Not measured here: 4 of 5 pipelines of this experiment. Not measured at all: {left}." in answer
+    assert 'href="#missing-pipelining"' in answer
+    assert 'href="#troubles-pipelining"' not in answer
+
+
+def test_a_skipped_pipeline_is_not_measured_and_its_loader_is_named(tmp_path):
+    """Its dataset has the name of a loader."""
+    skipped, failed, done = (
+        replace(made.cell(name), dataset="resident") for name in ("dali_gpu", "host_cache", "overlap")
     )
-    assert (
-        page.unmeasured(["a-overlap-b"], pd.DataFrame({"cell_id": ["a-overlap-b"], "loader": ["overlap"]}))
-        == ""
-    )
+    made.write_speeds(tmp_path, done, [100])
+    made.write(tmp_path, made.unfinished(skipped, "skipped", "no GPU here"))
+    made.write(tmp_path, made.unfinished(failed, "failed", "it broke"))
+    plan = made.plan_info({"pipelining": [one.id for one in (skipped, failed, done)]}, repeats=1)
+    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
+    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
+    assert "Not measured here: 2 of 3 pipelines" in answer
+    assert "Not measured at all: dali_gpu and host_cache." in answer
+    assert 'href="#troubles-pipelining"' in answer
+    assert 'href="#missing-pipelining"' not in answer
+    assert 'id="troubles-pipelining"' in html
+
+
+@pytest.mark.parametrize(
+    ("planned", "states", "said"),
+    [
+        ("overlap", "done", ""),
+        ("overlap resident", "skipped failed", ""),  # the page says that nothing is measured
+        ("overlap overlap", "done failed", "Not measured here: 1 of 2 pipelines of this experiment."),
+        (
+            "overlap a b c d e",
+            "done",
+            "Not measured here: 5 of 6 pipelines of this experiment. Not measured at all: a, b, c and 2 more "
+            "loaders.",
+        ),
+    ],
+)
+def test_what_is_not_measured(planned, states, said):
+    ids = [f"photos-{loader}-{number}" for number, loader in enumerate(planned.split())]
+    states = states.split()
+    records = pd.DataFrame({"cell_id": ids[: len(states)], "status": states})
+    assert page.unmeasured(ids, records) == said
+
+
+def test_the_code_to_paste_names_the_class_folders_that_were_measured(tmp_path, monkeypatch):
+    measured = [made.cell("overlap"), made.cell("dataloader_sync")]
+    for of in measured:
+        made.write_speeds(tmp_path, of, [100])
+    own, calls = tmp_path / "own", []
+    for name in ("photos/cat/1.jpg", "photos/dog/1.jpg", "docs/read.me"):
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).touch()
+    found = page.paste.class_folders
+    monkeypatch.setattr(page.paste, "class_folders", lambda folder: calls.append(folder) or found(folder))
+    plan = made.plan_info({"pipelining": [of.id for of in measured]})
+    plan["folders"] = {measured[0].dataset: str(own), "another": "/not/measured"}
+
+    def named():
+        publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
+        text = unescape((tmp_path / "r.html").read_text(encoding="utf-8"))
+        return {*re.findall(r'FOLDER = Path\("(.*?)"\)', text)}
+
+    assert named() == {f"{own}/photos"}
+    assert calls == [str(own)]  # once for all rows
+    shutil.rmtree(own)  # as on another machine
+    assert named() == {f"data/{measured[0].dataset}/images/train"}
 
 
 def test_a_pipeline_above_its_ceiling_is_told_wherever_the_share_is_shown(tmp_path):

@@ -14,6 +14,7 @@ from process_fixtures import wait_until
 from record_fixtures import cell, record
 
 from gpufeed.core.cells import Cell
+from gpufeed.core.errors import install
 from gpufeed.tracking import wandb_run as run_module
 from gpufeed.tracking.epoch_tracking import (
     COLUMNS,
@@ -139,7 +140,7 @@ def test_without_the_package_there_is_one_warning(tmp_path, caplog, monkeypatch)
     monkeypatch.setattr(run_module, "find_spec", lambda name: None)
     track_repeat(replace(record(cell("resident")), epochs=EPOCHS), ONLINE, tmp_path)
     (warning,) = warnings(caplog)
-    assert "gpufeed[all]" in warning
+    assert install("wandb") in warning
     assert not (tmp_path / "wandb").exists()
 
 

@@ -109,7 +109,8 @@ def test_a_loader_that_shares_the_device_rests_during_a_burst(ahead):
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_a_queue_that_filled_between_epochs_gives_nothing_away():
+@pytest.mark.parametrize("burst", [0, 8])
+def test_a_queue_that_filled_between_epochs_gives_nothing_away(burst):
     """The loader works on between epochs, nobody can look into its queue, and a batch takes two steps."""
     made = queue.Queue(8)
 
@@ -126,7 +127,7 @@ def test_a_queue_that_filled_between_epochs_gives_nothing_away():
             return (made.get() for _ in range(len(self)))
 
     threading.Thread(target=work, daemon=True).start()
-    watched = watch(Endless(), burst=8)
+    watched = watch(Endless(), burst=burst)
     for _ in range(6):
         for _ in watched:
             time.sleep(0.01)
@@ -134,6 +135,24 @@ def test_a_queue_that_filled_between_epochs_gives_nothing_away():
     found = watched.result()["au"]
     assert found["n"] >= 6
     assert found["value"] == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("burst", [0, 8])
+@pytest.mark.parametrize(("length", "accumulate"), [(12, 4), (24, 8), (45, 1), (60, 8), (100, 4)])
+def test_every_epoch_is_measured_where_nobody_can_look_into_the_queue(length, accumulate, burst):
+    class Batches:
+        def __len__(self) -> int:
+            return length
+
+        def __iter__(self):
+            return (torch.zeros(1) for _ in range(length))
+
+    watched = watch(Batches(), burst=burst, accumulate=accumulate)
+    for _ in range(5):
+        for _ in watched:
+            pass
+    watched.result()
+    assert {one["first_step"] // length for one in watched.record.done} == {0, 1, 2, 3, 4}
 
 
 def test_bursts_become_rare():

@@ -2,6 +2,8 @@
 
 import json
 import os
+from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +19,10 @@ from gpufeed.workflow.repeats import Repeats
 from gpufeed.workflow.report import Report
 from gpufeed.workflow.run import Run
 
+BLOCKS_OF_ADVICE = {
+    "today": {"loader": "dataloader_workers", "workers": 2},
+    "others": {"loader": ["resident", "replay"]},
+}
 TINY = SimpleNamespace(experiment="tiny")
 
 
@@ -217,15 +223,24 @@ def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
     assert len([line for line in said if "Expected minutes" in line]) == 1
 
 
-@pytest.mark.parametrize(("used", "told"), [(1.0, True), (0.1, False)])
+@pytest.mark.parametrize(
+    ("used", "told"),
+    [
+        (
+            [(1.2, "cc1plus (process 7)"), (0.01, "sshd (process 8)")],
+            "1.2 of 2 cores (cc1plus (process 7) 1.2 cores)",
+        ),
+        ([(0.05, f"sh (process {number})") for number in range(10)], "0.5 of 2 cores"),
+        ([(1.5, "a"), (1.5, "b")], "2.0 of 2 cores (a 1.5 cores, b 1.5 cores)"),  # one moved there meanwhile
+        ([(0.3, "a")], None),
+    ],
+)
 def test_what_other_processes_use_is_told_first_where_it_is_much(run, tmp_path, used, told):
     tiny = run(results=str(tmp_path / "out"), data=str(tmp_path / "in"))
-    others = [(used * os.cpu_count(), "cc1plus (process 7)"), (0.01, "sshd (process 8)")]
-    own = Estimate(tiny, report(tiny), command(), lambda: 2**40, used_by_others=lambda: others)
+    own = Estimate(tiny, report(tiny), command(), lambda: 2**40, used_by_others=lambda: (2, used))
     first, *_ = own.lines()
-    assert first.startswith("Other processes use ") == told
-    assert ("(cc1plus (process 7) " in first) == told
-    assert "sshd" not in first
+    assert first.startswith("Other processes use ") == bool(told)
+    assert told is None or first.startswith(f"Other processes use {told}: rates ")
 
 
 def test_what_was_probed_here_is_no_guess(run, tmp_path):
@@ -241,10 +256,63 @@ def test_what_was_probed_here_is_no_guess(run, tmp_path):
     probe.write_text(json.dumps({"together": {"rounds": rounds}, "compute": {"rounds": rounds[:1]}}))
     cell = tiny.plan.cells["tiny"][cell_id]
     images = cell.epochs * estimate.amount(cell.dataset).images
+    assert estimate.seconds_of(first)[1]  # documents are read once
+    estimate.forget(str(probe))
     assert estimate.seconds_of(first) == (2 * STARTING_S + images * 0.2, False)
-    probe.write_text(json.dumps({"together": None, "compute": None}))  # it failed
-    assert estimate.seconds_of(first)[1]
+    for failed in (None, {"rounds": []}, {"rounds": [{"images": 0, "seconds": 1.0}]}, {"rounds": [{}]}):
+        probe.write_text(json.dumps({"together": failed, "compute": failed}))
+        estimate.forget(str(probe))
+        assert estimate.seconds_of(first)[1]
     assert estimate.seconds_of("out/report.html") == (0.0, False)
+    estimate.forget(first)
+
+
+def test_documents_are_read_once_a_cell_and_again_behind_a_job_of_it(run, tmp_path, monkeypatch):
+    tiny = run({"advice": {"of": "today"}, "blocks": {**BLOCKS_OF_ADVICE}}, results=str(tmp_path / "out"))
+    plan, read = report(tiny), []
+    estimate = Estimate(tiny, plan, command(), lambda: 2**40)
+    monkeypatch.setattr(
+        "gpufeed.workflow.estimate.measured_seconds",
+        lambda place, *_: read.append(place.parent.name),
+    )
+    cells = {cell.loader: cell_id for cell_id, cell in tiny.plan.cells["tiny"].items()}
+    records = {
+        loader: [f"{tmp_path}/out/records/tiny/{cell}/{n}.json" for n in range(50)]
+        for loader, cell in cells.items()
+    }
+
+    def read_of():
+        read.clear()
+        for path in chain(*records.values()):
+            estimate.seconds_of(path)
+        return sorted(read)
+
+    assert read_of() == sorted(cells.values())
+    assert read_of() == []
+    estimate.forget(records["resident"][0])
+    assert read_of() == [cells["resident"]]
+    estimate.forget(f"{tmp_path}/out/probes/tiny/{cells['resident']}.json")
+    assert read_of() == sorted([cells["resident"], cells["replay"]])
+    for other in ("figures/tiny/timeline.svg", "tables/tiny/cells.csv", "report.html"):
+        estimate.forget(f"{tmp_path}/out/{other}")
+    assert read_of() == []
+
+
+def test_a_probe_of_one_device_is_the_pace_of_each(run, tmp_path):
+    tiny = run(results=str(tmp_path / "out"))
+    plan = report(tiny)
+    (first, *_) = plan.documents_of("tiny")["records"]
+    cell_id = first.split("/")[-2]
+    probe = tmp_path / f"out/probes/tiny/{cell_id}.json"
+    probe.parent.mkdir(parents=True)
+    rounds = {"rounds": [{"images": 10, "seconds": 10.0}]}
+    probe.write_text(json.dumps({"together": rounds, "compute": rounds}))
+    cells = tiny.plan.cells["tiny"]
+    for devices, steps, images in ((1, 10, 80), (4, 10, 80), (4, None, None)):
+        cells[cell_id] = replace(cells[cell_id], devices=devices, steps=steps, trainer="lightning")
+        estimate = Estimate(tiny, plan, command(), lambda: 2**40)
+        whole = estimate.amount(cells[cell_id].dataset).images * cells[cell_id].epochs
+        assert estimate.seconds_of(first)[0] == pytest.approx(2 * STARTING_S + (images or whole // devices))
 
 
 def test_a_verdict_reads_three_epochs_of_a_large_dataset(run):
@@ -253,6 +321,19 @@ def test_a_verdict_reads_three_epochs_of_a_large_dataset(run):
     estimate = Estimate(tiny, report(tiny), command(), lambda: 2**40)
     (gate, *_) = report(tiny).documents_of("tiny")["gates"]
     assert estimate.seconds_beyond(gate) == pytest.approx(3 * 10**6 * 512**2 / (4 * PIXELS_PER_S), rel=0.01)
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(None, 1), (9, 4)])
+def test_devices_share_the_cores_here_and_have_their_own_on_a_cluster(run, nodes, ranks):
+    tiny = run()
+    tiny.config["sources"]["synthetic"]["options"] |= {"count": 10**6, "size": 512}
+    name, cell = next(one for one in tiny.plan.cells["tiny"].items() if one[1].loader == "dataloader_workers")
+    estimate = Estimate(tiny, report(tiny), command(nodes=nodes), lambda: 2**40)
+    path = f"out/records/tiny/{name}/0.json"
+    alone = estimate.seconds_beyond(path)
+    tiny.plan.cells["tiny"][name] = replace(cell, devices=4, trainer="lightning")
+    assert alone > 0
+    assert estimate.seconds_beyond(path) == pytest.approx(alone / ranks)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,20 @@ def test_jobs_with_a_gpu_share_the_cores_of_this_node(run, device, workflow, sha
     assert resources(run(device=device), **workflow).shares == shares
 
 
+@pytest.mark.parametrize(
+    ("workflow", "options"),
+    [
+        ({"cores": 4, "gpu": 2}, ["--cores 4", "--resources gpu=2"]),
+        ({"cores": 4, "gpu": 0}, ["--cores 4", "--resources gpu=0"]),
+        ({"cores": 4}, ["--cores 4"]),
+        ({"cores": 4, "gpu": 2, "submits": True}, []),
+        ({"cores": None}, []),
+    ],
+)
+def test_a_run_is_started_again_with_the_cores_and_gpus_that_it_had(run, workflow, options):
+    assert resources(run(), **workflow).options() == options
+
+
 def test_cores_of_jobs(run, of_cell):
     tiny = run(device="auto")
     here, shared = resources(tiny, cores=16), resources(tiny, cores=16, gpu=4)

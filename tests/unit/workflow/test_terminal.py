@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from gpufeed.core.cells import Cell
+from gpufeed.core.repeats import counting, machine
 from gpufeed.workflow.terminal import STREAM, TWICE_S, Known, Terminal, installed, labels, lasting
 
 CELLS = {
@@ -73,6 +75,12 @@ def rate(images_per_s):
     return {"status": "done", "sentence": None, "throughput": {"images_per_s": images_per_s}}
 
 
+def measured_beside(share, cpu="a CPU"):
+    """What a record says of its machine, and of the cores that other processes used; None: unknown."""
+    about = {"environment": {"gpu": None, "cpu": cpu, "stack": "cpu", "versions": {"torch": "2"}}}
+    return about | {"resolved": {"batch_size": 8}, "telemetry": {"host": {"others_cpu_share": share}}}
+
+
 @pytest.fixture
 def screen(tmp_path):
     return lambda **settings: Screen(tmp_path, **settings)
@@ -104,9 +112,7 @@ def test_a_disturbed_repeat_is_told_with_the_rate_that_it_replaces(screen):
     ours.send(event="run_info", stats={"measure_cell": 2})
     shares = {("a", "0"): 0.5, ("a", "0-again"): 0.1, ("b", "0"): 0.5, ("b", "0-again"): 0.6}
     jobs = [
-        ours.job(
-            n, cell=cell, repeat=repeat, telemetry={"host": {"others_cpu_share": share}}, **rate(289 + n)
-        )
+        ours.job(n, cell=cell, repeat=repeat, **measured_beside(share), **rate(289 + n))
         for n, ((cell, repeat), share) in enumerate(shares.items())
     ]
     for number in (0, 2):
@@ -116,8 +122,98 @@ def test_a_disturbed_repeat_is_told_with_the_rate_that_it_replaces(screen):
     assert ours.send(**jobs[3]) == ""
     assert "290 images/s  repeat 1 again: it was 289 while other processes ran" in ours.finish(1)
     assert ours.finish(3).endswith(
-        "292 images/s  repeat 1 again, disturbed as before: the first counts, 291\n"
+        "292 images/s  repeat 1 again, not shown to be quieter: the first counts, 291\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ({"share": 0.1}, "it was 100 while other processes ran"),
+        ({"share": None}, "not shown to be quieter: the first counts, 100"),
+        ({"share": 0.1, "cpu": "another"}, "on another machine: the first counts, 100"),
+    ],
+)
+def test_which_of_two_measurements_counts_is_decided_as_the_report_does(screen, second, said):
+    ours = screen()
+    ours.job(1, **measured_beside(0.5), **rate(100))
+    again = ours.job(2, repeat="0-again", **measured_beside(**second), **rate(200))
+    records = {
+        path: (machine(record), record["telemetry"])
+        for path in map(Path, [ours.ahead[0].output[0], *again["output"]])
+        for record in [json.loads(path.read_text())]
+    }
+    (counts,) = counting(records)
+    ours.send(**again)
+    assert f"repeat 1 again{', ' if 'first' in said else ': '}{said}\n" in ours.finish(2)
+    assert (counts.stem == "0") == ("the first counts" in said)
+
+
+def test_jobs_that_ran_side_by_side_before_the_repeats_leave_their_time_as_it_is(screen):
+    ours = screen()
+    ours.terminal.known = Known(ahead=lambda: ours.ahead, seconds_of=lambda path: (600.0, False))
+    downloads = [ours.job(number, rule="download", status="done") for number in range(10, 20)]
+    for job in downloads:
+        ours.send(**job)
+        ours.terminal.jobs[job["jobid"]].created -= 600
+    for job in downloads:
+        ours.finish(job["jobid"])
+    repeats = [ours.job(number, cell=cell, **rate(1)) for number, cell in ((1, "a"), (2, "b"), (3, "a"))]
+    assert ours.send(**repeats[0]).endswith("about 30 min left\n")
+    assert ours.send(**repeats[1]) == ""  # on another GPU
+    for number in (1, 2):
+        ours.terminal.jobs[number].created -= 600
+    ours.terminal.began_s -= 600
+    ours.finish(1)
+    assert ours.finish(2).endswith("about 5 min left\n")  # two at a time
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{"status": "skipped", "sentence": "No GPU."}, {"status": "done", "resumed": [3], "throughput": None}],
+)
+def test_a_cell_that_was_not_measured_from_its_start_corrects_no_guess(screen, document):
+    ours = screen()
+    for job in (ours.job(1, **document), ours.job(2, cell="b", **rate(1)), ours.job(3, repeat="1")):
+        ours.send(**job)
+    ours.finish(1)
+    assert ours.terminal.guessed_s == 0
+    ours.terminal.jobs[2].created -= 60
+    ours.terminal.began_s -= 60
+    assert ours.finish(2).endswith("about 60 s left\n")  # what the one of `b` took
+
+
+def test_what_failed_and_what_waits_for_it_is_no_longer_ahead(screen):
+    ours = screen()
+    jobs = [ours.job(number, cell=cell, **rate(1)) for number, cell in enumerate("abba", 1)]
+    ours.terminal.known = Known(
+        ahead=lambda: ours.ahead,
+        behind=lambda lost: [one for one in ours.ahead if lost and one.jobid in (1, 4)],
+        seconds_of=lambda path: (600.0, False),
+    )
+    for job in jobs[:3]:
+        ours.send(**job)
+    failed = {**jobs[0], "event": "job_error", "level": logging.ERROR, "rule_msg": "gone"}
+    ours.send(**failed)
+    said = ours.finish(2)
+    assert said.startswith("[1/2] ")
+    assert said.endswith("about 10 min left\n")
+    ours.send(**jobs[0])  # tried again
+    assert len(ours.terminal.ahead()) == 3
+
+
+def test_documents_of_finished_jobs_are_forgotten_before_the_next_time_left(screen):
+    ours, asked = screen(), []
+    ours.terminal.known = Known(
+        ahead=lambda: ours.ahead,
+        seconds_of=lambda path: asked.append("seconds") or (9.0, False),
+        forget=lambda path: asked.append(path),
+    )
+    jobs = [ours.job(number, cell=cell, **rate(1)) for number, cell in enumerate("ab", 1)]
+    ours.send(**jobs[0])
+    asked.clear()
+    ours.finish(1)
+    assert asked == [*jobs[0]["output"], "seconds"]
 
 
 def test_a_long_job_is_told_of_now_and_then(screen):
@@ -254,8 +350,8 @@ def test_a_dry_run_ends_with_its_jobs(screen):
     assert ours.send(**counts) == ""
     assert ours.send(**ours.job(1)) == ""
     said = ours.send(**counts)
-    stages = "measuring 12 repeats, checking the samples of 3 loaders, writing tables, figures and report"
-    assert said.startswith(f"18 jobs to run: {stages}, 1 other. ")
+    stages = "measuring 12 repeats; checking the samples of 3 loaders; writing tables, figures and report"
+    assert said.startswith(f"18 jobs to run: {stages}; 1 other. ")
     assert len(said.splitlines()) == 1
 
 

@@ -138,10 +138,23 @@ def test_what_others_use_is_what_was_busy_without_the_tree(tmp_path, busy_s, tre
 
 def test_what_other_processes_use_is_told_the_most_first():
     process_load.used_by_others()
-    found = process_load.used_by_others()
+    _, found = process_load.used_by_others()
     assert found == sorted(found, reverse=True)
     assert found
     assert f"(process {os.getpid()})" not in str(found)
+
+
+@needs_a_mask
+def test_processes_on_the_cores_of_other_jobs_do_not_count(monkeypatch):
+    ours, foreign = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0)) + 1
+    made = [
+        SimpleNamespace(pid=pid, info={"pid": pid, "name": "x", "cpu_percent": 100.0, "cpu_num": core})
+        for pid, core in ((-1, ours), (-2, foreign))
+    ]
+    monkeypatch.setattr(process_load.psutil, "process_iter", lambda asked: made)
+    cores, found = process_load.used_by_others()
+    assert cores == len(os.sched_getaffinity(0))
+    assert found == [(1.0, "x (process -1)")]
 
 
 @needs_a_mask

@@ -89,12 +89,12 @@ import signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 log, heard = open({str(log)!r}, "w", buffering=1), []
 signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-log.write("ready ")
+print("ready", file=log)
 while not heard: time.sleep(0.05)
 until = time.monotonic() + 1
 while time.monotonic() < until: time.sleep(0.05)
 log.write(f"heard {{len(heard)}}")
 """
-    begun = lambda: log.exists() and log.read_text() == "ready "
+    begun = lambda: log.exists() and log.read_text() == "ready\n"
     assert signalled([sys.executable, "-c", code], begun, *numbers, apart_s=apart_s) == INTERRUPTED
-    assert log.read_text() == f"ready heard {heard}"
+    assert log.read_text() == f"ready\nheard {heard}"

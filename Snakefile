@@ -79,6 +79,6 @@ if TERMINAL:
         workers_of=ESTIMATE.workers_of,
         ending=ENDING,
         files=lambda: [f"{RESULTS}/report.html", *REPORT.parts_of(PLAN.cells)],
-        prints=lambda experiment: bool(REPORT.side_by_side[experiment]) or not ESTIMATE.runs_here,
+        prints=lambda experiment: bool(REPORT.side_by_side.get(experiment)) or not ESTIMATE.runs_here,
         command=" ".join(["snakemake", *AGAIN_BY]),
     )

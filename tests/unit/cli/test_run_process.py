@@ -95,6 +95,9 @@ until = time.monotonic() + 1
 while time.monotonic() < until: time.sleep(0.05)
 log.write(f"heard {{len(heard)}}")
 """
-    begun = lambda: log.exists() and log.read_text() == "ready\n"
+
+    def begun():
+        return log.exists() and log.read_text() == "ready\n"
+
     assert signalled([sys.executable, "-c", code], begun, *numbers, apart_s=apart_s) == INTERRUPTED
     assert log.read_text() == f"ready\nheard {heard}"

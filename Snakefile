@@ -51,9 +51,9 @@ rule all:
 
 
 onstart:
-    folder_lock.record(getattr(workflow.persistence, "_lockfile", {}).values())
+    folder_lock.record(getattr(workflow.persistence, "_lockfile", {}).values(), ESTIMATE.runs_here)
     if TERMINAL:
-        TERMINAL.hear_stops(kills=RUNS_HERE)
+        TERMINAL.hear_stops(kills=ESTIMATE.runs_here)
     if refused := unwritable(RESULTS):
         raise WorkflowError(str(refused))
 
@@ -79,6 +79,6 @@ if TERMINAL:
         workers_of=ESTIMATE.workers_of,
         ending=ENDING,
         files=lambda: [f"{RESULTS}/report.html", *REPORT.parts_of(PLAN.cells)],
-        prints=lambda experiment: bool(REPORT.side_by_side[experiment]) or not ESTIMATE.runs_here,
+        prints=lambda experiment: bool(REPORT.side_by_side.get(experiment)) or not ESTIMATE.runs_here,
         command=" ".join(["snakemake", *AGAIN_BY]),
     )

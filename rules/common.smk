@@ -32,9 +32,8 @@ from gpufeed.workflow.resources import JobResources
 from gpufeed.workflow.run import Run
 from gpufeed.workflow.terminal import OURS, Known
 
-RUNS_HERE = workflow.resource_settings.nodes is None
 if TERMINAL:
-    TERMINAL.hear_stops(kills=RUNS_HERE)
+    TERMINAL.hear_stops(kills=False)  # no job runs yet
     Thread(target=TERMINAL.tell_of_long_jobs, daemon=True).start()
 if workflow.is_main_process:
     folder_lock.remove_stale()

@@ -3,9 +3,12 @@
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import killpg
+
+from gpufeed.workflow.terminal import TWICE_S
 
 INTERRUPTED = 130  # what shells say of an interrupt
 PATIENCE_S = 60.0  # that Snakemake has to end its jobs
@@ -38,23 +41,34 @@ def follow(command: list[str]) -> int:
 
 
 def stop(process: subprocess.Popen) -> None:
-    """End Snakemake and its jobs as Ctrl-C does, so that it unlocks its folder.
+    """End Snakemake, which ends its jobs and unlocks its folder.
 
     After PATIENCE_S, or at another interrupt, it kills its jobs. What is left after HURRY_S, or at a third
-    interrupt, is killed.
+    interrupt, is killed. SIGTERM: shells let what they start in the background ignore SIGINT, and its
+    children inherit that.
     """
-    for how, seconds in ((signal.SIGINT, PATIENCE_S), (signal.SIGINT, HURRY_S), (signal.SIGKILL, None)):
-        with suppress(ProcessLookupError, subprocess.TimeoutExpired, Interrupted):
-            killpg(process.pid, how)
+    for seconds in (PATIENCE_S, HURRY_S):
+        with suppress(subprocess.TimeoutExpired, Interrupted):
+            process.terminate()
             process.wait(seconds)
+    with suppress(ProcessLookupError, Interrupted):
+        killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """Raise Interrupted in the block for each signal of STOPPED that this process does not ignore."""
+    """Raise Interrupted in the block for each signal of STOPPED that this process does not ignore.
+
+    One that comes again within TWICE_S is the same.
+    """
+    last_s = -TWICE_S
 
     def interrupt(number: int, frame: object) -> None:
-        raise Interrupted
+        nonlocal last_s
+        before_s, last_s = last_s, time.monotonic()
+        if last_s - before_s >= TWICE_S:
+            raise Interrupted
 
     heard = [number for number in STOPPED if signal.getsignal(number) != signal.SIG_IGN]  # nohup: SIGHUP
     before = {number: signal.signal(number, interrupt) for number in heard}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-import pynvml
 import yaml
 
 from gpufeed.cli import run_config, run_process, run_results
@@ -17,8 +16,7 @@ from gpufeed.cli.run_process import INTERRUPTED
 from gpufeed.core.config import ROOT
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
-from gpufeed.system import nvml
-from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES
+from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES, on_node, visible
 
 DONE, FAILED, REFUSED = 0, 1, 2  # exit codes, beside that of an interrupt
 SNAKEFILE = ROOT / "Snakefile"
@@ -75,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan, results, advice = run_config.plan_of(config, changes, images)
         path = Path(results) / "config.yaml"
         lock = locked(path.parent)
-        write_config(path, changes, sys.argv[1:] if arguments is None else arguments)
+        write_config(path, changes, command_of(asked, path), sys.argv[1:] if arguments is None else arguments)
     except GpufeedError as error:
         print(error, file=sys.stderr)
         return REFUSED
@@ -93,15 +91,12 @@ def gpus_to_use() -> int:
     """Return 1 where this process may use an NVIDIA GPU, or on a Mac, else 0."""
     if sys.platform == "darwin":
         return 1
-    with nvml.session():  # without a driver, or rights to use it, the answer is none
-        count = nvml.ask(pynvml.nvmlDeviceGetCount) or 0
-    hidden = not os.environ.get(VISIBLE_DEVICES, "0").strip()  # as CUDA reads it
-    return 0 if hidden else min(1, count)
+    return min(1, len(visible(os.environ.get(VISIBLE_DEVICES), on_node())))
 
 
 def measured(asked: argparse.Namespace, path: Path, records: Callable[[], Sequence[Path]]) -> int:
     """Run the config at `path`, and return the exit code. records: that it leaves; advice adds some."""
-    command = [*command_of(path), "--cores", str(asked.cores or "all"), "--resources", f"gpu={asked.gpus}"]
+    command = command_of(asked, path)
     # what profiles/default says, which Snakemake would name before everything
     command += ["--workflow-profile", "none", "--keep-going", "--rerun-incomplete", "--show-failed-logs"]
     command += ["--dry-run"] if asked.dry else []
@@ -139,15 +134,20 @@ def unwritable_folder(path: Path, error: OSError) -> GpufeedError:
     )
 
 
-def command_of(config: Path) -> list[str]:
-    """Return the command that runs the workflow by hand, without what it may use of the machine."""
-    return [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), "--configfile", str(config)]
+def command_of(asked: argparse.Namespace, config: Path) -> list[str]:
+    """Return the command that runs the workflow by hand, on the cores and GPUs that were asked for."""
+    files = ["--snakefile", str(SNAKEFILE), "--configfile", str(config)]
+    limits = ["--cores", str(asked.cores or "all"), "--resources", f"gpu={asked.gpus}"]
+    return [sys.executable, "-m", "snakemake", *files, *limits]
 
 
-def write_config(path: Path, changes: dict, words: Sequence[str]) -> None:
-    """Write the config that is run; raise GpufeedError where that cannot be."""
+def write_config(path: Path, changes: dict, command: Sequence[str], words: Sequence[str]) -> None:
+    """Write the config that is run; raise GpufeedError where that cannot be.
+
+    command: that runs it by hand. words: of the command line.
+    """
     head = f"# Written by: {shlex.join(['gpufeed', 'run', *words])}\n"
-    head += f"# By hand: {shlex.join(command_of(path))} --cores all --resources gpu=1\n"
+    head += f"# By hand: {shlex.join(command)}\n"
     head += "# It changes config/config.yaml; config/README.md explains every key.\n"
     try:
         write_whole(path, head + yaml.safe_dump(changes, sort_keys=False, default_flow_style=None, width=110))

@@ -118,7 +118,7 @@ class Known:
     ahead: the jobs that are not finished. behind: jobs -> these and all that wait for them. seconds_of: how
     long the job of a document is expected to take, and whether that is a guess. forget: called with each
     document of a finished job, before the next seconds_of. workers_of: how many a cell has. ending: the lines
-    behind the last job. prints: whether jobs of an experiment print, or run elsewhere.
+    behind the last job. prints: whether jobs of an experiment, or of none, print, or run elsewhere.
     command: that starts this Snakemake again.
     """
 
@@ -131,7 +131,7 @@ class Known:
     forget: Callable[[str], None] = lambda path: None
     workers_of: Callable[[Cell], int | str] = lambda cell: cell.workers
     ending: Callable[[], Iterable[str]] = tuple
-    prints: Callable[[str], bool] = lambda experiment: False
+    prints: Callable[[str | None], bool] = lambda experiment: False
     command: str = "snakemake"
 
     @cached_property
@@ -184,22 +184,27 @@ class Terminal(logging.Handler):
     def stop(self, number: int, frame: object) -> None:
         """Raise SystemExit at the first signal: Snakemake then ends, and Python prints nothing.
 
-        Ctrl-C reaches the jobs from the terminal; SIGTERM may have been sent to this process alone.
+        The second kills the jobs; the third ends a Snakemake that hangs, and leaves its lock. Ctrl-C reaches
+        the jobs from the terminal; SIGTERM may have been sent to this process alone.
         """
         if time.monotonic() - self.stopped_s < TWICE_S:
             return
         self.stopped_s, self.interrupts = time.monotonic(), self.interrupts + 1
         first = self.interrupts == 1
         jobs = psutil.Process().children(recursive=True) if self.kills else []
-        if jobs and not first:
-            with suppress(RuntimeError):  # in the middle of another line
-                self.write("Killing the jobs.")
+        if self.interrupts == 2:
+            with suppress(RuntimeError, OSError):  # in the middle of another line, or without a terminal
+                what = "Killing the jobs." if jobs else "Snakemake is ending."
+                self.write(f"{what} Another signal ends Snakemake at once.")
         how = number if first else signal.SIGKILL
         for job in jobs if how != signal.SIGINT else ():
             with suppress(psutil.NoSuchProcess):
                 job.send_signal(how)
         if first:
             raise SystemExit(128 + number)  # as shells have it
+        if self.interrupts > 2:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message of Snakemake's logger; a full disk or a lost terminal does not end the run."""
@@ -364,14 +369,15 @@ class Terminal(logging.Handler):
     def tell_of_long_job(self, now: float) -> None:
         """Say what has been running for longest, if nothing was said for a while."""
         jobs = [job for job in self.jobs.values() if STAGES.get(STAGE_OF.get(job.rule_name), ("",))[0]]
-        if not jobs or now - self.said_s < self.silent_s:
+        if not jobs or self.dryrun or self.is_quiet or now - self.said_s < self.silent_s:
             return
         job = min(jobs, key=lambda job: job.created)
         named = job.wildcards or {}
-        if self.known.prints(named.get("experiment") or next(iter(self.known.cells))):
+        if self.known.prints(named.get("experiment")):
             return
-        verb, repeat = STAGES[STAGE_OF[job.rule_name]][0].split()[0].lower(), named.get("repeat")
-        what = f"{verb} {self.name_of(job)}{f', {counted(repeat)}' if repeat else ''}"
+        stage, name, repeat = STAGE_OF[job.rule_name], self.name_of(job), named.get("repeat")
+        what = f"{STAGES[stage][0].split()[0]} {name}" if name else at_work(stage, 1)
+        what = f"{what[0].lower()}{what[1:]}{f', {counted(repeat)}' if repeat else ''}"
         line = f"  {what}: {lasting(now - job.created)} so far{self.time_left(self.ahead())}"
         silent_s = self.silent_s * LONGER
         (self.status if self.on_terminal else self.write)(line)

@@ -1,6 +1,7 @@
 """What gpufeed run writes into its config, and the sentences of what it refuses."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from config_fixtures import merged
@@ -8,7 +9,7 @@ from config_fixtures import merged
 from gpufeed.cli import run_workflow
 from gpufeed.cli.run_config import config_of, fit_batch, images_to_train_on, plan_of, shipped_config
 from gpufeed.cli.run_workflow import parser
-from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES
+from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES, Gpu
 
 LOADER = """
 from gpufeed.loaders.base import OrderedLoader
@@ -126,8 +127,10 @@ def test_a_cpu_has_fewer_and_smaller_steps_where_nobody_asked_for_some(
     ("words", "count", "visible", "gpus", "told"),
     [
         ((), 0, None, 0, True),
-        ((), None, None, 0, True),  # no driver
         ((), 2, "", 0, True),
+        ((), 2, "-1", 0, True),  # as CUDA reads it
+        ((), 2, "MIG-0", 0, True),  # of another node
+        ((), 2, "GPU-1", 1, False),
         ((), 2, None, 1, False),
         ((), 2, "1", 1, False),
         (("--gpus", "1"), 0, None, 1, False),
@@ -140,13 +143,16 @@ def test_the_turn_to_the_cpu_is_told_where_nobody_asked_for_it(
 ):
     ran = []
     monkeypatch.setattr(run_workflow.sys, "platform", "linux")
-    monkeypatch.setattr(run_workflow.nvml, "ask", lambda query: count)
+    gpus_here = [Gpu(f"GPU-{number}", "a GPU", number) for number in range(count)]
+    monkeypatch.setattr(run_workflow, "on_node", lambda: gpus_here)
     monkeypatch.delenv(VISIBLE_DEVICES, raising=False)
     if visible is not None:
         monkeypatch.setenv(VISIBLE_DEVICES, visible)
     monkeypatch.setattr(run_workflow, "measured", lambda asked, *_: ran.append(asked.gpus) or 0)
     assert run_workflow.main(["My Images", "--limit", "20", *words]) == 0
     assert ran == [gpus]
+    by_hand = Path("results/run/config.yaml").read_text().splitlines()[1]
+    assert by_hand.endswith(f" --cores all --resources gpu={gpus}")
     first, *_ = [*capsys.readouterr().out.splitlines(), ""]
     assert first.startswith("No NVIDIA GPU is usable here: training on the CPU; --gpus 1 insists.") == told
     assert ("Batch size: 4, since there are 20 images to train on" in first) == ("--steps" not in words)

@@ -229,6 +229,27 @@ def test_a_long_job_is_told_of_now_and_then(screen):
             assert ("measuring dataloader_workers, 2 workers, repeat 1: " in said) == (told or "\r" in said)
 
 
+@pytest.mark.parametrize("settings", [{"dryrun": True}, {"quiet": ["progress"]}, {"quiet": ["all"]}])
+def test_no_long_job_is_told_of_with_quiet_or_in_a_dry_run(screen, settings):
+    ours = screen(**settings)
+    ours.send(**ours.job(1))
+    ours.terminal.tell_of_long_job(time.time() + 99)
+    assert ours.stream.getvalue() == ""
+
+
+def test_a_long_job_of_no_experiment_is_told_of_by_its_stage(screen):
+    ours, asked = screen(), []
+    ours.terminal.known = Known(cells={"e": CELLS}, prints=lambda experiment: asked.append(experiment))
+    ours.send(**ours.job(1, rule="build_extension") | {"wildcards": {}, "output": []})
+    ours.terminal.jobs[1].created -= 40
+    ours.terminal.tell_of_long_job(ours.terminal.jobs[1].created + 40)
+    assert "Compiling kernels\n" in ours.stream.getvalue()
+    ours.terminal.said_s -= 40
+    ours.terminal.tell_of_long_job(ours.terminal.jobs[1].created + 40)
+    assert ours.stream.getvalue().endswith("  compiling kernels: 40 s so far\n")
+    assert asked == [None]
+
+
 def test_a_time_that_is_known_is_left_as_it_is(screen):
     ours = screen()
     ours.terminal.known = Known(ahead=lambda: ours.ahead, seconds_of=lambda path: (200.0, False))
@@ -461,7 +482,13 @@ def test_a_signal_ends_the_run_and_the_next_one_kills_its_jobs(tmp_path, monkeyp
     handlers[number](number, None)
     assert job.wait(10) == -signal.SIGKILL
     assert job.stdout.read() == ""
-    assert screen.stream.getvalue() == "Killing the jobs.\n"
+    assert screen.stream.getvalue() == "Killing the jobs. Another signal ends Snakemake at once.\n"
+    sent = []
+    monkeypatch.setattr(signal, "raise_signal", lambda number: sent.append((number, handlers[number])))
+    handle = handlers[number]
+    time.sleep(TWICE_S)
+    handle(number, None)
+    assert sent == [(number, signal.SIG_DFL)]
     assert screen.send(**{**screen.job(1), "event": "job_error", "rule_msg": "gone"}) == ""
 
 

@@ -83,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     with lock:
         if chosen and not asked.gpus:
-            said = f"No NVIDIA GPU is usable here: training on the CPU; --gpus 1 insists. {said}".rstrip()
+            why = "No NVIDIA GPU is usable here: training on the CPU; --gpus 1 asks for one all the same."
+            said = f"{why} {said}".rstrip()
         if said:
             print(said)
         return measured(asked, path, lambda: run_results.planned(plan, path.parent, advice))
@@ -95,7 +96,8 @@ def gpus_to_use() -> int:
         return 1
     with nvml.session():  # without a driver, or rights to use it, the answer is none
         count = nvml.ask(pynvml.nvmlDeviceGetCount) or 0
-    hidden = not os.environ.get(VISIBLE_DEVICES, "0").strip()  # as CUDA reads it
+    first = os.environ.get(VISIBLE_DEVICES, "0").partition(",")[0].strip()
+    hidden = first in ("", "-1")  # as CUDA reads it
     return 0 if hidden else min(1, count)
 
 

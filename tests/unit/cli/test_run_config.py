@@ -128,6 +128,7 @@ def test_a_cpu_has_fewer_and_smaller_steps_where_nobody_asked_for_some(
         ((), 0, None, 0, True),
         ((), None, None, 0, True),  # no driver
         ((), 2, "", 0, True),
+        ((), 2, "-1", 0, True),
         ((), 2, None, 1, False),
         ((), 2, "1", 1, False),
         (("--gpus", "1"), 0, None, 1, False),
@@ -148,7 +149,7 @@ def test_the_turn_to_the_cpu_is_told_where_nobody_asked_for_it(
     assert run_workflow.main(["My Images", "--limit", "20", *words]) == 0
     assert ran == [gpus]
     first, *_ = [*capsys.readouterr().out.splitlines(), ""]
-    assert first.startswith("No NVIDIA GPU is usable here: training on the CPU; --gpus 1 insists.") == told
+    assert first.startswith("No NVIDIA GPU is usable here: training on the CPU; --gpus 1 asks for") == told
     assert ("Batch size: 4, since there are 20 images to train on" in first) == ("--steps" not in words)
 
 

@@ -81,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     with lock:
         if chosen and not asked.gpus:
-            said = f"No NVIDIA GPU is usable here: training on the CPU; --gpus 1 insists. {said}".rstrip()
+            why = "No NVIDIA GPU is usable here: training on the CPU; --gpus 1 asks for one all the same."
+            said = f"{why} {said}".rstrip()
         if said:
             print(said)
         return measured(asked, path, lambda: run_results.planned(plan, path.parent, advice))

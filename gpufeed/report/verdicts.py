@@ -300,7 +300,10 @@ def other_steps(ours: pd.DataFrame) -> str:
         return ""
     said = f"Not compared with the others, since they train by another step: {_few(rest['label'])}."
     if alike["loader"].nunique() == 1:
-        said = f"No other loader was measured with its step, so these do not compare: {_few(rest['label'])}."
+        said = (
+            f"No other loader was measured with the step of {ours['label'].iloc[0]}, so these do not compare "
+            f"with it: {_few(rest['label'])}."
+        )
     if ours.iloc[0]["cuda_graphs"] and not rest["cuda_graphs"].all():
         said += (
             " Without CUDA graphs the time to train includes the gaps while the host launches kernels, so "

@@ -17,7 +17,7 @@ import jinja2
 
 from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.image_listing import names_below
+from gpufeed.core.image_listing import is_image, names_below
 from gpufeed.core.references import is_reference
 from gpufeed.core.registry import AUGMENTS, LAYOUTS, LOADERS
 from gpufeed.datasets.image_folder import TRAIN, found_in
@@ -110,9 +110,11 @@ def class_folders(folder: str | Path) -> str | None:
     None where it finds none, as on another machine than the one that was measured.
     """
     try:
-        found = found_in(names_below(Path(folder)), Path(folder))
+        images = filter(is_image, names_below(Path(folder)))
     except GpufeedError:
         return None
+    one_each = {image.rpartition("/")[0]: image for image in images}  # of a million images one a folder tells
+    found = found_in([*one_each.values()], Path(folder))
     ways = (
         name.removesuffix("/".join(rest)) for name, (split, rest) in found.places.items() if split == TRAIN
     )

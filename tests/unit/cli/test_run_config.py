@@ -154,7 +154,7 @@ def test_the_turn_to_the_cpu_is_told_where_nobody_asked_for_it(
     by_hand = Path("results/run/config.yaml").read_text().splitlines()[1]
     assert by_hand.endswith(f" --cores all --resources gpu={gpus}")
     first, *_ = [*capsys.readouterr().out.splitlines(), ""]
-    assert first.startswith("No NVIDIA GPU is usable here: training on the CPU; --gpus 1 insists.") == told
+    assert first.startswith("No NVIDIA GPU is usable here: training on the CPU; --gpus 1 asks for") == told
     assert ("Batch size: 4, since there are 20 images to train on" in first) == ("--steps" not in words)
 
 

@@ -114,7 +114,8 @@ def test_a_loader_that_alone_trains_by_its_step_is_compared_with_nothing(tmp_pat
     (verdict,) = verdicts.answers(cells_of(paths))
     assert verdict.lead == "resident, CUDA graphs: 401 images/s"  # and no factor to dataloader_sync
     assert verdict.shown[0].startswith(
-        "No other loader was measured with its step, so these do not compare: dataloader_sync, eager; overlap"
+        "No other loader was measured with the step of resident, CUDA graphs, so these do not compare with "
+        "it: dataloader_sync, eager; overlap"
     )
     assert not any(word in verdict.sentence for word in ("runner-up", "Fastest", "Highest", "1.80x"))
     shared = {**GPU, "experiment": "pipelining"}
@@ -122,7 +123,7 @@ def test_a_loader_that_alone_trains_by_its_step_is_compared_with_nothing(tmp_pat
     paths += made.write_speeds(tmp_path, free("dataloader_sync", cuda_graphs=False, **shared), [222, 223])
     (verdict,) = verdicts.answers(cells_of(paths))
     assert verdict.lead == "overlap, 2 workers, CUDA graphs: 401 images/s"
-    assert "do not compare: dataloader_sync, eager" in verdict.shown[0]
+    assert "do not compare with it: dataloader_sync, eager" in verdict.shown[0]
     assert "1.80x" not in verdict.sentence
 
 

@@ -395,7 +395,7 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     except GpufeedError as error:
         return {"error": [error.found, error.expected, error.remedy]}
     except ModuleNotFoundError as error:
-        remedy = f"{install(error.name)} where the workflow runs, or correct the import"
+        remedy = f"{install(error.name)}, in the workflow's environment, or correct the import"
         return {"error": [f"{asked['name']}: {error}", f"the package {error.name or error}", remedy]}
     except BaseException as error:  # SystemExit of a script without a main guard, too
         found = f"{asked['name']}, which raises {type(error).__name__}: {first_line(error)}"

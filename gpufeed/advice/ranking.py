@@ -146,5 +146,5 @@ def measured_next(advice: Mapping[str, Any]) -> str:
     others = [one["chosen"] for one in advice["candidates"] if one["cell_id"] != advice["of"]]
     if not any(others):
         return "Measured next: today's settings and the limit."
-    best = f"the best {sum(others)} of {len(others)} alternatives"
+    best = f"the best {sum(others)} of {len(others)} alternatives" if len(others) > 1 else "the alternative"
     return f"Measured next: today's settings, the limit, and {best}."

@@ -69,10 +69,11 @@ def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator
             gain = f"{times:.2f} times today's {number(today)}"
             yield f"Do this: {best['change']}. {rates(best, measured)}, {gain}."
         else:
-            yield (
-                f"Leave it as it is: none of the {len(seen)} measured changes is faster than today's "
-                f"{number(today)} images/s by {(MATTERS - 1) * 100:.0f} % or more."
-            )
+            none = "the measured change is not"
+            if len(seen) > 1:
+                none = f"none of the {len(seen)} measured changes is"
+            by = f"by {(MATTERS - 1) * 100:.0f} % or more"
+            yield f"Leave it as it is: {none} faster than today's {number(today)} images/s {by}."
         others = [one for one in seen if one is not best and measured[one["cell_id"]] >= MATTERS * today]
         rest = [one for one in seen if measured[one["cell_id"]] < MATTERS * today]
     else:

@@ -179,7 +179,7 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
     axis.set_xlim(0, widest * 1.02)
     style.rows(axis, rows["label"], _rate_words(rows))
     axis.xaxis.set_major_locator(MaxNLocator(5))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.set_xlabel("images per second")
     axis.grid(axis="x", color="#DDDDDD", zorder=0)
 
@@ -275,7 +275,7 @@ def _sweep_panel(axis: Axes, rows: pd.DataFrame, setting: str, base: float) -> N
         _setting_lines(axis, held, setting, base, rows)
     axis.set_ylim(bottom=0)
     axis.set_ylabel("images per second")
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     if not pd.isna(base):
         right = axis.secondary_yaxis("right", functions=(lambda v: v / base, lambda v: v * base))
         right.set_ylabel("times dataloader_sync")

@@ -65,6 +65,12 @@ def test_what_was_measured_decides(probes):
         "Leave it as it is: none of the 2 measured changes is faster than today's 400 images/s by 3 % or "
         "more."
     )
+    alone = advise(probes[:2], probes[0]["cell_id"], best=2)
+    one = next(one["cell_id"] for one in alone["candidates"] if one["chosen"] and one["cell_id"] != of)
+    assert lines(alone, {of: 400, one: 390})[1] == (
+        "Leave it as it is: the measured change is not faster than today's 400 images/s by 3 % or more."
+    )
+    assert measured_next(alone) == "Measured next: today's settings, the limit, and the alternative."
 
 
 def test_a_gain_within_its_interval_is_not_advised():

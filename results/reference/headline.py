@@ -335,8 +335,8 @@ def small_images(of: Published) -> Iterable[Claim]:
     yield Claim(
         RESULTS,
         f"(batch N, bf16, CUDA graphs, n = N) reaches {SHARE} of the limit with decoded images on the GPU, "
-        f"{SHARE} with the JPEGs on it, {SHARE} with FFCV, {SHARE} with strips of JPEGs, and {SHARE} with "
-        "N DataLoader workers",
+        f"{SHARE} with the JPEGs on it, {SHARE} with FFCV, {SHARE} with strips of JPEGs (many joined "
+        f"into one), and {SHARE} with N DataLoader workers",
         [
             *(256, same("n of small images", (number.n for number in found.values()))),
             *(n for name, number in found.items() if not name.startswith("dali") for n in number.shown),
@@ -367,7 +367,7 @@ def small_images(of: Published) -> Iterable[Claim]:
         raise ValueError("neighbours from resident to dali_cpu are distinguished: change the sentence")
     yield Claim(
         RESULTS,
-        "With n = N, bars beside each other, from `resident` to `dali_cpu`, may be equal",
+        "With n = N, neighbouring rates, from `resident` to `dali_cpu`, may be equal",
         [int(same("n from resident to dali_cpu", between["n_repeats"]))],
     )
     waits = first_batch(of, rows["dataloader_workers"])
@@ -519,8 +519,8 @@ def limits(of: Published) -> Iterable[Claim]:
         raise ValueError("decoding file by file on the GPU is not shown to be slower: change the sentence")
     yield Claim(
         RESULTS,
-        f"{SHARE} of the limit with `torchvision_cuda` and {SHARE} with `nvimgcodec`, {SHARE} with N workers "
-        "(N % intervals of N pairs of epochs each, N cores",
+        f"{SHARE} of the limit with `torchvision_cuda` and {SHARE} with `nvimgcodec`, beside {SHARE} with "
+        "N workers (N % intervals of N pairs of epochs each, N cores",
         [*slow.shown, *slower.shown, *workers.shown, 16, 95, slow.n, 16],
         [slow, slower, workers],
     )

@@ -190,6 +190,9 @@ class Processes:
         for worker in self.workers:  # also where the pool's own thread has died
             if worker.is_alive():
                 worker.kill()
+        reader = getattr(pool._call_queue, "_reader", None)
+        if reader is not None:  # in Python 3.11.2 a pool that broke may write for ever to a pipe nobody reads
+            reader.close()
         ending.join(END_S)
         self.workers = []
 

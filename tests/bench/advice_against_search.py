@@ -7,7 +7,7 @@ advice costs against the search's best. RESULT.json has all probes and rates: `R
 again from them, without measuring.
 
 --device cuda takes the four tasks for a GPU. --archives: folder of cifar10-jpeg.npz, tiny-imagenet-40.zip and
-imagenet-800.zip. --minutes ends the search of a task early: RESULT.json has what was measured until then.
+imagenet-800.zip. --minutes ends the search of a task early: what was measured until then is judged.
 Each probe and each measurement is a process of its own, forked from one that has imported torch and has
 computed nothing.
 """
@@ -44,6 +44,7 @@ from gpufeed.system.environment import environment
 from gpufeed.training.runtime_context import Stores
 
 TODAY = {"loader": "dataloader_sync"}
+CORES = len(os.sched_getaffinity(0))
 
 
 def workers(*counts: int, **axes: Any) -> dict[str, Any]:
@@ -272,7 +273,7 @@ def stores_of(config: Mapping, cell: Cell, archives: Path, data: Path) -> tuple[
     """Prepare the cell's dataset and what its loader reads, unless they are there."""
     source = config["sources"][cell.dataset]
     kept = "-".join([cell.dataset, *(f"{key}{value}" for key, value in quantity(source).items())])
-    folder, threads = data / kept, os.cpu_count()
+    folder, threads = data / kept, CORES
     manifest = folder / "manifest.parquet"
     if not manifest.exists():
         files = [archives / file["name"] for file in source.get("files", [])]
@@ -299,15 +300,15 @@ def search(name: str, one: Mapping[str, Any], given: argparse.Namespace) -> dict
 
     def probed(cell: str) -> dict[str, Any]:
         manifest, stores = places[cell]
-        return forked(lambda: probe(cells[cell].asdict(), manifest, stores, "here", threads=os.cpu_count()))
+        return forked(lambda: probe(cells[cell].asdict(), manifest, stores, "here", threads=CORES))
 
-    def rate(cell: str) -> float | None:
+    def rate(cell: str, until: float = math.inf) -> float | None:
         manifest, stores = places[cell]
 
         def work() -> float | None:
             settings = {
                 **vars(stores),
-                "threads": os.cpu_count(),
+                "threads": CORES,
                 "least_s": given.seconds,
                 "telemetry": False,
             }
@@ -315,7 +316,7 @@ def search(name: str, one: Mapping[str, Any], given: argparse.Namespace) -> dict
             print(f"  {cell}: {record.throughput or record.sentence}", flush=True)
             return record.throughput and record.throughput["images_per_s"]
 
-        return forked(work) if time.time() < end else None
+        return forked(work) if time.time() < until else None
 
     probes, rates, probes_s, search_s = [], {}, 0.0, 0.0
     for cell in cells:  # what drifts on the machine meets both alike
@@ -324,11 +325,11 @@ def search(name: str, one: Mapping[str, Any], given: argparse.Namespace) -> dict
         found = probed(cell)
         probes += [] if found is None else [found]
         probes_s, began = probes_s + time.time() - began, time.time()
-        rates[cell] = [rate(cell)]
+        rates[cell] = [rate(cell, end)]
         search_s += time.time() - began
     for _ in range(given.rounds - 1):
         for cell in rates:
-            rates[cell].append(rate(cell))
+            rates[cell].append(rate(cell, end))
     rates = {cell: known for cell, found in rates.items() if (known := list(filter(None, found)))}
     (of,) = plan.blocks[name]["today"]
     advice = advise(probes, of, config["experiments"][name]["advice"]["best"])
@@ -350,7 +351,7 @@ def that_matter(advice: Mapping[str, Any], rates: Mapping[str, list[float]]) -> 
     """What is done today, the chosen candidates, and the best of the search."""
     chosen = {one["cell_id"] for one in advice["candidates"] if one["chosen"]}
     known = {cell: statistics.median(found) for cell, found in rates.items() if found}
-    return {advice["of"], *chosen, max(known, key=known.get)} & known.keys()
+    return {advice["of"], *chosen, max(known, key=known.get, default=advice["of"])} & known.keys()
 
 
 def judged(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -440,7 +441,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data/advice"))
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement, behind its warm-up")
     parser.add_argument("--rounds", type=int, default=2, help="measurements of each cell")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="of each task, or little more")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="of each task's search; --again comes behind it"
+    )
     parser.add_argument("--again", type=int, default=3, help="further measurements of the cells that matter")
     given = parser.parse_args()
     if given.refit:

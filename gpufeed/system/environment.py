@@ -61,6 +61,8 @@ PACKAGES = (
     "timm",
     "webdataset",
 )
+METADATA = ("METADATA", "PKG-INFO", "")  # of a wheel, of an old installation, of one that is a single file
+FIELDS = re.compile(r"^(Name|Version): *(\S+)", re.MULTILINE)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -124,11 +126,16 @@ def software() -> dict[str, Any]:
 
 
 def installed_packages() -> list[str]:
-    """Return `name==version` of each installed distribution, sorted, with names normalised as by PyPA."""
+    """Return `name==version` of each installed distribution, sorted, with names normalised as by PyPA.
+
+    It reads two fields of each header: to parse the descriptions too would take every job half a second.
+    """
     found = set()
     for one in metadata.distributions():
-        if name := one.metadata["Name"]:  # None in a folder that an aborted installation left
-            found.add(f"{re.sub(r'[-_.]+', '-', name).lower()}=={one.version}")
+        text = next(filter(None, map(one.read_text, METADATA)), "")
+        fields = dict(FIELDS.findall(text.partition("\n\n")[0]))
+        if name := fields.get("Name"):  # none in a folder that an aborted installation left
+            found.add(f"{re.sub(r'[-_.]+', '-', name).lower()}=={fields.get('Version')}")
     return sorted(found)
 
 

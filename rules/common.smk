@@ -10,7 +10,7 @@ from gpufeed.cli.run_results import ending
 from gpufeed.core.config import planned
 from gpufeed.core.config_schema import check_files
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.folders import check_run_folder, settle_folders, unwritable
+from gpufeed.core.folders import check_run_folder, keep_byte_code, settle_folders, unwritable
 from gpufeed.core.plan_decoding import STRIP_SETS
 from gpufeed.core.registry import DECODERS, takes_gpu
 from gpufeed.core.repeats import AGAIN, number_of
@@ -48,6 +48,7 @@ except GpufeedError as error:
     raise WorkflowError(f"nothing can be planned\n{error}")
 
 announce_planning_node(planning=workflow.is_main_process)
+keep_byte_code(Path(".snakemake/byte_code"))
 # Slurm sends SIGTERM to all processes of a job: the shell must wait for the program, which may save its state
 shell.prefix(f"set -euo pipefail; trap : TERM; {handed_down()}; ")
 

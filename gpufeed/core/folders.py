@@ -3,6 +3,8 @@ hold.
 """
 
 import os
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from gpufeed.core.errors import GpufeedError
@@ -47,6 +49,20 @@ def check_run_folder(here: Path, clone: Path) -> None:
             "a folder for Snakemake's state of the run (.snakemake), and for data and results",
             f"run it in a folder of your own: snakemake -s {clone / 'Snakefile'} ... there",
         )
+
+
+def keep_byte_code(folder: Path) -> None:
+    """Let jobs keep Python's byte code in `folder` where they can keep none beside torch's files.
+
+    That is so with PYTHONDONTWRITEBYTECODE, as many container images have it, and in an installation that the
+    user may not write to. Every job that imports torch would compile its modules again, for ten seconds.
+    """
+    torch = find_spec("torch")
+    if torch is None or os.path.exists(torch.cached) or "PYTHONPYCACHEPREFIX" in os.environ:
+        return
+    if sys.dont_write_bytecode or not os.access(existing(Path(torch.cached).parent), os.W_OK):
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder.absolute())
 
 
 def settle_folders(config: dict) -> None:

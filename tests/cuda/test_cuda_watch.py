@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -179,6 +180,41 @@ def test_nothing_waits_for_the_device(cycles_a_second):
     assert found["held"]["device_bytes"] == 32 * 4 * 8 * 4
     assert found["au"]["n"] >= 2
     assert found["au"]["value"] == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.alone
+def test_batches_that_the_gpu_still_makes_do_not_slow_a_burst_down():
+    """Making a batch takes the GPU a fifth of a step, so 32 of them outlast the pause behind them."""
+    side, factors = torch.cuda.Stream(), torch.rand(4096, 4096, device="cuda", dtype=torch.bfloat16)
+
+    def work(times):
+        for _ in range(times):
+            factors @ factors
+
+    def loader():
+        for _ in range(STEPS):
+            with torch.cuda.stream(side):
+                work(20)
+                batch = torch.ones(4, device="cuda")
+            torch.cuda.current_stream().wait_stream(side)
+            yield batch
+
+    def seconds(batches):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in batches:
+            work(100)
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / STEPS
+
+    seconds(range(STEPS))  # clocks
+    alone = statistics.median(seconds(range(STEPS)) for _ in range(3))
+    watched = watch(loader(), device="cuda")
+    seconds(watched)
+    found = watched.result()
+    assert found["au"]["n"] >= 2
+    assert 4 / found["compute_only"]["samples_per_second"] == pytest.approx(alone, rel=0.02)
 
 
 def test_device_batches_are_bounded_by_bytes():

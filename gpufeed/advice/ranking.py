@@ -49,6 +49,7 @@ def advise(
             "images_per_s": {end: rates[name][end] for end in ("low", "median", "high")}
             if name in rates
             else None,
+            "compute_images_per_s": compute_rate(by_id[name]) if name in rates else None,
             "bound": rates[name]["bound"] if name in rates else None,
             "chosen": name in hopeful[:best],
             "advised": name in hopeful[:best] and is_gain(rates[name], now_at),

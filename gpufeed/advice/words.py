@@ -37,24 +37,39 @@ def lines(advice: Mapping[str, Any], measured: Mapping[str, float] | None = None
 
 def state(advice: Mapping[str, Any], measured: Mapping[str, float]) -> str:
     """Say how much of the time today's pipeline loses, and to what."""
-    limit, today = advice["compute_images_per_s"], measured.get(advice["of"])
-    if limit is None:
+    if advice["compute_images_per_s"] is None:
         return "What you do today could not be probed here, so no gain over it is known."
-    limits = [rate for cell, rate in measured.items() if cell.split("-")[1:2] == ["replay"]]
-    limit = limits[0] if len(limits) == 1 else limit
-    share = advice["input_share"] if today is None else 1 - today / limit
+    share = lost_share(advice, measured)
     waits = round(share * 100)
     where = f"what you do today reaches {100 - waits} % of the limit"
     if advice["device"] == "cuda":
         where = f"your GPU waits {waits if waits > 0 else 'less than 1'} % of the time: {where}"
     else:
         where += ", which is the training alone"
-    said = f"By short probes, {where}" if today is None else where[0].upper() + where[1:]
+    said = f"By short probes, {where}" if advice["of"] not in measured else where[0].upper() + where[1:]
     if share < 1 - MATTERS:
         return f"{said}. One of the two was disturbed, for the training alone cannot be slower."
     if share < 1 - 1 / MATTERS:
         return f"{said}. The model itself is the limit."
     return f"{said}. Largest cause of the loss: {CAUSES[advice['cause']]}."
+
+
+def lost_share(advice: Mapping[str, Any], measured: Mapping[str, float]) -> float:
+    """Return the share of the time that today's pipeline loses, as measured or else as predicted."""
+    limits = [rate for cell, rate in measured.items() if cell.split("-")[1:2] == ["replay"]]
+    limit = limits[0] if len(limits) == 1 else advice["compute_images_per_s"]
+    return 1 - measured[advice["of"]] / limit if advice["of"] in measured else advice["input_share"]
+
+
+def is_faster(one: Mapping[str, Any], advice: Mapping[str, Any], measured: Mapping[str, float]) -> bool:
+    """Return whether a measured candidate is faster than what is done today.
+
+    Where that already reaches the training alone, only a candidate whose own training is faster can be.
+    """
+    ours, today = one["compute_images_per_s"], advice["compute_images_per_s"]
+    at_limit = today is not None and lost_share(advice, measured) < 1 - 1 / MATTERS
+    able = not at_limit or (ours is not None and ours >= MATTERS * today)
+    return able and measured[one["cell_id"]] >= MATTERS * measured[advice["of"]]
 
 
 def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator[str]:
@@ -63,19 +78,21 @@ def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator
     chosen = [one for one in advice["candidates"] if one["chosen"]]
     seen = [one for one in chosen if one["cell_id"] in measured]
     if today is not None and seen:
-        best = max(seen, key=lambda one: measured[one["cell_id"]])
-        if measured[best["cell_id"]] >= MATTERS * today:
-            times = measured[best["cell_id"]] / today
+        seen.sort(key=lambda one: -measured[one["cell_id"]])
+        faster = [one for one in seen if is_faster(one, advice, measured)]
+        if faster:
+            times = measured[faster[0]["cell_id"]] / today
             gain = f"{times:.2f} times today's {number(today)}"
-            yield f"Do this: {best['change']}. {rates(best, measured)}, {gain}."
+            yield f"Do this: {faster[0]['change']}. {rates(faster[0], measured)}, {gain}."
+        elif measured[seen[0]["cell_id"]] >= MATTERS * today:
+            yield "Leave it as it is: training alone is not faster. What was measured above that is chance."
         else:
             none = "the measured change is not"
             if len(seen) > 1:
                 none = f"none of the {len(seen)} measured changes is"
             by = f"by {(MATTERS - 1) * 100:.0f} % or more"
             yield f"Leave it as it is: {none} faster than today's {number(today)} images/s {by}."
-        others = [one for one in seen if one is not best and measured[one["cell_id"]] >= MATTERS * today]
-        rest = [one for one in seen if measured[one["cell_id"]] < MATTERS * today]
+        others, rest = faster[1:], [one for one in seen if one not in faster]
     else:
         advised = [one for one in chosen if one["advised"]]
         if advised:
@@ -86,7 +103,8 @@ def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator
     for one in others:
         yield f"Next: {one['change']}. {rates(one, measured)}."
     for one in rest:
-        yield f"Measured too, not faster: {one['change']}. {rates(one, measured)}."
+        slower = ", not faster" * (measured[one["cell_id"]] < MATTERS * today)
+        yield f"Measured too{slower}: {one['change']}. {rates(one, measured)}."
 
 
 def rates(candidate: Mapping[str, Any], measured: Mapping[str, float]) -> str:

@@ -152,6 +152,20 @@ def test_a_rate_above_the_limit_is_told_as_it_is(probes):
     assert "cause" not in above
 
 
+def test_at_the_limit_only_a_faster_step_is_advised(probes):
+    """overlap trains as today does, host_cache in 0.8 of the time: with CUDA graphs, say."""
+    found = advise(probes, probes[0]["cell_id"], best=2)
+    step, same, of = (found["candidates"][n]["cell_id"] for n in (0, 1, 3))
+    said = lines(found, {of: 990, same: 1050})
+    assert said[0].endswith("The model itself is the limit.")
+    assert said[1].startswith("Leave it as it is: training alone is not faster.")
+    assert said[2].startswith("Measured too: loader overlap")
+    said = lines(found, {of: 990, same: 1050, step: 1200})
+    assert said[1].startswith("Do this: loader host_cache")
+    assert said[2].startswith("Measured too: loader overlap")
+    assert lines(found, {of: 900, same: 1050})[1].startswith("Do this: loader overlap")
+
+
 def test_what_is_measured_next_has_alternatives_only_where_one_was_chosen(probes):
     of = probes[0]["cell_id"]
     assert measured_next(advise(probes, of, best=2)) == (

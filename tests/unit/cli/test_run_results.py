@@ -166,7 +166,7 @@ def test_the_advice_chooses_what_is_measured(records, tmp_path):
     plan, asked = Plan({"own": cells}, [], {"own": 1}), {"of": of, "best": 1}
     assert {path.parent.name for path in planned(plan, tmp_path, asked)} == {of, CELLS["replay"]}
     candidate = {"change": "loader resident in place of dataloader_workers", "rank": 1, "bound": "input"}
-    candidate |= {"chosen": True, "advised": True, "sentence": None}
+    candidate |= {"chosen": True, "advised": True, "sentence": None, "compute_images_per_s": 8.2e4}
     found = [
         {**candidate, "cell_id": best, "images_per_s": {"low": 8e4, "median": 8.1e4, "high": 8.2e4}},
         {**candidate, "cell_id": of, "change": "", "rank": 2, "chosen": False, "advised": False}

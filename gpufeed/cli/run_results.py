@@ -184,7 +184,8 @@ def unmeasured(cells: "pd.DataFrame") -> list[str]:
     """Return a line with the loaders that have no finished repeat; none where all have one."""
     from gpufeed.report import wording
 
-    rest = cells[~cells["status"].isin(["done", "partly"])]
+    done = cells[cells["status"].isin(["done", "partly"])]
+    rest = cells[cells["loader"].notna() & ~cells["loader"].isin(done["loader"])]
     said = [
         f"{wording.listing(sorted({*own['loader']}))} ({status})" for status, own in rest.groupby("status")
     ]

@@ -70,6 +70,11 @@ def ends(low: float, high: float) -> str:
     return f"{low * 100:.{digits}f} to {high * 100:.{digits}f}"
 
 
+def interval(low: float | None, high: float | None) -> str:
+    """As `ends`; empty where the interval is not known."""
+    return "" if pd.isna(low) else ends(low, high)
+
+
 def three_figures(number: float) -> str:
     """A time: 0.833, 3.30, 15.0, 113."""
     return f"{number:#.3g}" if number < 100 else f"{number:.0f}"
@@ -255,6 +260,11 @@ def commits(rows: pd.DataFrame) -> str:
 def minute(when: str) -> str:
     """`2026-11-23 07:04 UTC` for a time of a record, which is UTC in ISO 8601."""
     return f"{when[:16].replace('T', ' ')} UTC"
+
+
+def capital(text: str) -> str:
+    """The text with a capital first letter."""
+    return text[:1].upper() + text[1:]
 
 
 def listing(items: Iterable) -> str:

@@ -3,12 +3,14 @@
 Two decoders differ only where their ranges over the passes do not touch and both have two passes or more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import pandas as pd
 
+from gpufeed.report.load_records import grouped
 from gpufeed.report.sections import decoding_tables
 from gpufeed.report.wording import count, listing, plural, ratio
 
@@ -181,14 +183,12 @@ def _worths(found: Sequence[Size]) -> list[str]:
 
 def _ties(found: Sequence[Size]) -> list[str]:
     """Where GPU and CPU cannot be told apart."""
-    by_cores: dict[int, list[Size]] = {}
-    for size in found:
-        for cores, cpu in size.cpu.items():
-            if size.gpu and not size.gpu.beats(cpu) and not cpu.beats(size.gpu):
-                by_cores.setdefault(cores, []).append(size)
-    if not by_cores:
+    both = [(size, cores, size.gpu, cpu) for size in found if size.gpu for cores, cpu in size.cpu.items()]
+    tied = [(cores, size) for size, cores, gpu, cpu in both if not gpu.beats(cpu) and not cpu.beats(gpu)]
+    if not tied:
         return []
-    parts = [f"at {_pixels(tied)} against {_cores([cores])}" for cores, tied in sorted(by_cores.items())]
+    by_cores = sorted(grouped(tied, itemgetter(0)).items())
+    parts = [f"at {_pixels(size for _, size in ties)} against {_cores([n])}" for n, ties in by_cores]
     return [f"GPU and CPU cannot be told apart {'; '.join(parts)}: the ranges of their passes touch."]
 
 
@@ -264,6 +264,6 @@ def _cores(counts: Sequence[int]) -> str:
     return f"{listing(counts)} core{'' if list(counts) == [1] else 's'}"
 
 
-def _pixels(found: Sequence[Size]) -> str:
+def _pixels(found: Iterable[Size]) -> str:
     """`64 and 128 pixels a side`."""
     return f"{listing(size.label for size in found)} pixels a side"

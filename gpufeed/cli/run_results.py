@@ -157,19 +157,18 @@ def leaderboard(cells: "pd.DataFrame") -> list[str]:
 
     lines, groups = [], [rows for rows in tables.tasks(cells) if len(tables.pipelines(rows))]
     for number in sorted(verdicts.headlines(groups)):
-        rows = groups[number]
-        rows = rows.assign(label=wording.labels(rows), last=rows["loader"].map(tables.is_ceiling))
+        rows = tables.ranked(groups[number])
         table, rank = [COLUMNS], 0
-        for _, row in rows.sort_values(["last", "images_per_s"], ascending=[True, False]).iterrows():
-            rank += not row["last"]
-            if rank > MOST and not row["last"]:
+        for _, row in rows.iterrows():
+            rank += not row["bound"]
+            if rank > MOST and not row["bound"]:
                 continue
             note = row["against_ceiling"]
             note = f" ({note})" if note not in ("", "below") else ""
-            share = "the limit" if row["last"] else wording.percent(row["ceiling_share"]) + note
+            share = "the limit" if row["bound"] else wording.percent(row["ceiling_share"]) + note
             low, high = (wording.count(row[f"images_per_s_{end}"]) for end in ("min", "max"))
             ends = f"{low} to {high}" if row["n_repeats"] > 1 else "-"
-            name = "" if row["last"] else str(rank)
+            name = "" if row["bound"] else str(rank)
             rate, n = wording.count(row["images_per_s"]), str(row["n_repeats"])
             table.append((name, row["label"], rate, share, ends, n))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]

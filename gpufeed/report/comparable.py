@@ -16,8 +16,6 @@ POWER_TOLERANCE = 0.01  # limits are set, not measured: a larger step is another
 # one side was throttled, and explain more than most changes that anybody looks for.
 CLOCK_TOLERANCE = 0.10
 FACTS = {"samples": "images", "classes": "classes", "height": "pixels in height", "width": "pixels in width"}
-
-
 Sides = tuple[pd.DataFrame, pd.DataFrame]  # the finished repeats of a cell in A, and in B
 
 

@@ -107,10 +107,6 @@ OPTIONS = {
 }
 # Settings of the training step, whatever feeds it: they tell pipelines with different loaders apart as well.
 OF_THE_STEP = ("cuda_graphs", "compile")
-# What a table with columns of its own for the rest still needs in the name.
-SHORT = (
-    "decoder", "augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile",
-)  # fmt: skip
 
 
 def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool = True) -> pd.Series:

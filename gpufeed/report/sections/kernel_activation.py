@@ -134,10 +134,8 @@ LOOKS = {
     "gelu_alone": (style.GREY, "xx"),
 }
 NOTHING = "Nothing to draw: no row of this benchmark has a time."
-SHORT = {  # what fits above a panel
-    "bias_gelu_forward": "bias and GELU, forward",
+SHORT = WORKS | {  # what fits above a panel
     "bias_gelu_backward": "bias and GELU, backward",
-    "linear_gelu": "linear and GELU, forward",
     "mlp": "MLP block, forward and backward",
 }
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("", "loader", "images/s", "of the limit", "range", "n")
+RIGHT = (0, 2, 3, 4, 5)  # of them end together
 MOST = 12  # rows of a leaderboard
 
 
@@ -171,8 +172,7 @@ def leaderboard(cells: "pd.DataFrame") -> list[str]:
             name = "" if row["bound"] else str(rank)
             rate, n = wording.count(row["images_per_s"]), str(row["n_repeats"])
             table.append((name, row["label"], rate, share, ends, n))
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines += [wording.task(rows), *(line_of(row, widths) for row in table)]
+        lines += [wording.task(rows), *wording.in_columns(table, RIGHT)]
         rest = [(max(0, rank - MOST), "more pipeline"), (len(groups) - 1, "more task")]
         more = [wording.plural(count, noun) for count, noun in rest if count]
         lines += [f"The report has {' and '.join(more)}."] if more else []
@@ -189,10 +189,3 @@ def unmeasured(cells: "pd.DataFrame") -> list[str]:
         f"{wording.listing(sorted({*own['loader']}))} ({status})" for status, own in rest.groupby("status")
     ]
     return [f"Not measured: {'; '.join(said)}. The report says why."] if said else []
-
-
-def line_of(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Return a row of the table: the loader from the left, all else from the right."""
-    sides = [">", "<", *">>>>"]
-    parts = [f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)]
-    return "  ".join(parts).rstrip()

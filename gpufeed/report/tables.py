@@ -38,9 +38,16 @@ def epoch_starts(records: pd.DataFrame, steps: pd.DataFrame | None) -> pd.DataFr
     rows = steps.merge(records[["path", "warmup_steps"]].dropna(), on="path")
     by_epoch = rows.groupby(["path", "epoch"])["step"]
     rows = rows.assign(starts=rows["step"] == by_epoch.transform("min"), length=by_epoch.transform("size"))
-    measures = [{"path": path, **_epoch_measures(ours)} for path, ours in rows.groupby("path", sort=False)]
-    found = pd.DataFrame(measures, columns=["path", *EPOCH_MEASURES])
-    return found.join(two_numbers(rows), on="path")
+    counted = rows[rows["step"] >= rows["warmup_steps"]]
+    first, later = (counted[counted["starts"] == starts].groupby("path") for starts in (True, False))
+    wait_ms, within_s = counted.groupby("path")["wait_ms"].sum(), later["total_ms"].sum() / 1e3
+    measures = (
+        (first["wait_ms"].sum() / wait_ms).where(wait_ms > 0),
+        (later["images"].sum() / within_s).where(within_s > 0),
+        rows.groupby("path")["length"].max(),
+    )
+    found = pd.DataFrame(dict(zip(EPOCH_MEASURES, measures, strict=True))).join(two_numbers(rows))
+    return found.rename_axis("path").reset_index()
 
 
 def two_numbers(rows: pd.DataFrame) -> pd.DataFrame:
@@ -61,17 +68,6 @@ def two_numbers(rows: pd.DataFrame) -> pd.DataFrame:
     at_rate_s = begun["images"] / rate.reindex(begun.index, level="path")
     start_s = (begun["total_ms"] / 1e3 - at_rate_s).groupby("path").median()
     return pd.DataFrame(dict(zip(RATES, (rate, start_s), strict=True)))
-
-
-def _epoch_measures(rows: pd.DataFrame) -> dict[str, float]:
-    timed = rows[rows["step"] >= rows["warmup_steps"]]
-    starts, within = timed[timed["starts"]], timed[~timed["starts"]]
-    wait, seconds = timed["wait_ms"].sum(), within["total_ms"].sum() / 1e3
-    return {
-        "epoch_start_share": starts["wait_ms"].sum() / wait if len(starts) and wait > 0 else float("nan"),
-        "within_epoch_images_per_s": within["images"].sum() / seconds if seconds > 0 else float("nan"),
-        "epoch_batches": rows["length"].max(),
-    }
 
 
 TAKEN = {"j_per_1000_images": "gpu", "cpu_s_per_1000_images": "host"}  # measure -> its part of the telemetry

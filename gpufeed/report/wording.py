@@ -269,6 +269,13 @@ def listing(items: Iterable) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def in_columns(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
+    """The rows of a table as lines, columns two spaces apart. right: numbers of those that end together."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    formats = [f">{width}" if number in right else f"<{width}" for number, width in enumerate(widths)]
+    return ["  ".join(map(format, row, formats)).rstrip() for row in rows]
+
+
 def rounded_ends(values: Iterable[float | None], figures: int) -> str:
     """`1.4` where all values agree to so many figures, else `1.4 to 1.6`; `-` where there is none."""
     shown = [f"{value:.{figures}g}" for value in sorted(value for value in values if value is not None)]

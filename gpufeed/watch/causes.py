@@ -409,9 +409,10 @@ class Diagnosis:
         size = self.loader.get("host_bytes") or 0
         if self.device != "cuda" or not size:
             return None
-        seen = {name: self.found[name] for name in ("copy_seconds", "copy_seconds_pinned")}
-        copied, pinned = seen.values()
-        seen = {"batch_bytes": size} | (seen if copied is not None else {})
+        copied, pinned = self.found["copy_seconds"], self.found["copy_seconds_pinned"]
+        seen = {"batch_bytes": size}
+        if copied is not None:
+            seen |= {"copy_seconds": copied, "copy_seconds_pinned": pinned}
         if not self.loader.get("pinned"):
             saved = max(0.0, (copied or 0.0) - (pinned or 0.0))
             if copied is not None and saved < (1 - SURE) * self.now_s:

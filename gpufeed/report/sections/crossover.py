@@ -3,14 +3,13 @@
 Two decoders differ only where their ranges over the passes do not touch and both have two passes or more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
 import pandas as pd
 
-from gpufeed.report.load_records import grouped
 from gpufeed.report.sections import decoding_tables
 from gpufeed.report.wording import count, listing, plural, ratio
 
@@ -187,12 +186,14 @@ def _worths(found: Sequence[Size]) -> list[str]:
 
 def _ties(found: Sequence[Size]) -> list[str]:
     """Where GPU and CPU cannot be told apart."""
-    both = [(size, cores, size.gpu, cpu) for size in found if size.gpu for cores, cpu in size.cpu.items()]
-    tied = [(cores, size) for size, cores, gpu, cpu in both if not gpu.beats(cpu) and not cpu.beats(gpu)]
-    if not tied:
+    by_cores: dict[int, list[Size]] = {}
+    for size in found:
+        for cores, cpu in size.cpu.items():
+            if size.gpu and not size.gpu.beats(cpu) and not cpu.beats(size.gpu):
+                by_cores.setdefault(cores, []).append(size)
+    if not by_cores:
         return []
-    by_cores = sorted(grouped(tied, itemgetter(0)).items())
-    parts = [f"at {_pixels(size for _, size in ties)} against {_cores([n])}" for n, ties in by_cores]
+    parts = [f"at {_pixels(tied)} against {_cores([cores])}" for cores, tied in sorted(by_cores.items())]
     return [f"GPU and CPU cannot be told apart {'; '.join(parts)}: the ranges of their passes touch."]
 
 
@@ -226,12 +227,13 @@ def _strips_without_gpu(size: Size) -> list[str]:
     """What strips reach on the CPU's cores, at one image size."""
     if not size.strips_cpu or not size.cpu:
         return []
-    (cores, ours), (others, theirs) = map(on_most_cores, (size.strips_cpu, size.cpu))
+    cores, ours = on_most_cores(size.strips_cpu)
+    their_cores, theirs = on_most_cores(size.cpu)
     verdict = "faster than" if ours.beats(theirs) else "not told apart from"
     verdict = "slower than" if theirs.beats(ours) else verdict
     return [
         f"Without the GPU, strips on {plural(cores, 'core')} reach {count(ours.median)} images/s there, "
-        f"{verdict} {theirs.decoder} on {plural(others, 'core')} "
+        f"{verdict} {theirs.decoder} on {plural(their_cores, 'core')} "
         f"({ratio(ours.median / theirs.median)})."
     ]
 
@@ -244,14 +246,13 @@ def rival(size: Size) -> Rate | None:
 
 def _without_gpu(node: str, found: Sequence[Size]) -> str:
     """What can be said where no GPU decoder was measured."""
-    with_cpu = [size for size in found if size.cpu]
-    if not with_cpu:
+    fastest = [(size, *on_most_cores(size.cpu)) for size in found if size.cpu]
+    if not fastest:
         return f"{node} neither a GPU decoder nor a CPU decoder of single files was measured."
     parts = [
         f"{rate.decoder} with {count(rate.median)} images/s at {size.label} pixels a side "
         f"({plural(cores, 'core')})"
-        for size in with_cpu
-        for cores, rate in [on_most_cores(size.cpu)]
+        for size, cores, rate in fastest
     ]
     return (
         f"{node} no GPU decoder was measured, so it cannot be said when the GPU pays. "
@@ -264,6 +265,6 @@ def _cores(counts: Sequence[int]) -> str:
     return f"{listing(counts)} core{'' if list(counts) == [1] else 's'}"
 
 
-def _pixels(found: Iterable[Size]) -> str:
+def _pixels(found: Sequence[Size]) -> str:
     """`64 and 128 pixels a side`."""
     return f"{listing(size.label for size in found)} pixels a side"

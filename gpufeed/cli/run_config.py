@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from gpufeed.core.cell_matrix import Plan, check_names
-from gpufeed.core.cells import Cell, check_batch
+from gpufeed.core.cells import check_batch
 from gpufeed.core.config import CONFIG, merged_config, planned, read_hyper
 from gpufeed.core.config_schema import read_yaml
 from gpufeed.core.errors import GpufeedError, first_line, unknown
@@ -195,7 +195,7 @@ def plan_of(
     cells = plan.cells[EXPERIMENT].values()
     for cell in cells if images is not None else ():
         check_batch(cell, images)
-    if all(map(is_limit, cells)):
+    if all(LOADERS[cell.loader].ceiling for cell in cells):
         left = {one.sentence for one in plan.left_out if one.experiment == EXPERIMENT}
         limits = sorted({cell.loader for cell in cells})
         left = left or {f"{', '.join(limits)} is the limit that loaders are held against"}
@@ -205,11 +205,6 @@ def plan_of(
             "name others with --loaders, or leave it out",
         )
     return plan, whole["results"], settings(whole, plan, EXPERIMENT)
-
-
-def is_limit(cell: Cell) -> bool:
-    """Return whether a cell is the limit that others are held against."""
-    return LOADERS[cell.loader].ceiling
 
 
 def images_in(source: Mapping[str, Any]) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("", "loader", "images/s", "of the limit", "range", "n")
+RIGHT = (0, 2, 3, 4, 5)  # of them end together
 MOST = 12  # rows of a leaderboard
 
 
@@ -157,23 +158,21 @@ def leaderboard(cells: "pd.DataFrame") -> list[str]:
 
     lines, groups = [], [rows for rows in tables.tasks(cells) if len(tables.pipelines(rows))]
     for number in sorted(verdicts.headlines(groups)):
-        rows = groups[number]
-        rows = rows.assign(label=wording.labels(rows), last=rows["loader"].map(tables.is_ceiling))
+        rows = tables.ranked(groups[number])
         table, rank = [COLUMNS], 0
-        for _, row in rows.sort_values(["last", "images_per_s"], ascending=[True, False]).iterrows():
-            rank += not row["last"]
-            if rank > MOST and not row["last"]:
+        for _, row in rows.iterrows():
+            rank += not row["bound"]
+            if rank > MOST and not row["bound"]:
                 continue
             note = row["against_ceiling"]
             note = f" ({note})" if note not in ("", "below") else ""
-            share = "the limit" if row["last"] else wording.percent(row["ceiling_share"]) + note
+            share = "the limit" if row["bound"] else wording.percent(row["ceiling_share"]) + note
             low, high = (wording.count(row[f"images_per_s_{end}"]) for end in ("min", "max"))
             ends = f"{low} to {high}" if row["n_repeats"] > 1 else "-"
-            name = "" if row["last"] else str(rank)
+            name = "" if row["bound"] else str(rank)
             rate, n = wording.count(row["images_per_s"]), str(row["n_repeats"])
             table.append((name, row["label"], rate, share, ends, n))
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines += [wording.task(rows), *(line_of(row, widths) for row in table)]
+        lines += [wording.task(rows), *wording.in_columns(table, RIGHT)]
         rest = [(max(0, rank - MOST), "more pipeline"), (len(groups) - 1, "more task")]
         more = [wording.plural(count, noun) for count, noun in rest if count]
         lines += [f"The report has {' and '.join(more)}."] if more else []
@@ -184,15 +183,9 @@ def unmeasured(cells: "pd.DataFrame") -> list[str]:
     """Return a line with the loaders that have no finished repeat; none where all have one."""
     from gpufeed.report import wording
 
-    rest = cells[~cells["status"].isin(["done", "partly"])]
+    done = cells[cells["status"].isin(["done", "partly"])]
+    rest = cells[cells["loader"].notna() & ~cells["loader"].isin(done["loader"])]
     said = [
         f"{wording.listing(sorted({*own['loader']}))} ({status})" for status, own in rest.groupby("status")
     ]
     return [f"Not measured: {'; '.join(said)}. The report says why."] if said else []
-
-
-def line_of(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Return a row of the table: the loader from the left, all else from the right."""
-    sides = [">", "<", *">>>>"]
-    parts = [f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)]
-    return "  ".join(parts).rstrip()

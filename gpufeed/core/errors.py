@@ -86,7 +86,7 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: Exception | str) -> str:
     """Return the first line of an error's message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else "no message"

@@ -69,7 +69,7 @@ def _judge_speedup(rows: pd.DataFrame) -> tuple[str, str]:
     sentence = "; ".join(f"{how}: {words}" for how, (_, words) in found.items())
     judged = {answer for answer, _ in found.values() if answer}
     answer = next((answer for answer in (OPEN, FAILS, HOLDS) if answer in judged), OPEN)
-    return answer, f"2 workers over 0, waits for data included. {sentence[0].upper()}{sentence[1:]}."
+    return answer, f"2 workers over 0, waits for data included. {wording.capital(sentence)}."
 
 
 def _speedup(rows: pd.DataFrame) -> tuple[str | None, str]:

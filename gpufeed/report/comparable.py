@@ -1,7 +1,8 @@
 """Why two measurements of a cell may not be compared, and what to keep in mind where they may."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pandas as pd
 
@@ -15,6 +16,7 @@ POWER_TOLERANCE = 0.01  # limits are set, not measured: a larger step is another
 # one side was throttled, and explain more than most changes that anybody looks for.
 CLOCK_TOLERANCE = 0.10
 FACTS = {"samples": "images", "classes": "classes", "height": "pixels in height", "width": "pixels in width"}
+Sides = tuple[pd.DataFrame, pd.DataFrame]  # the finished repeats of a cell in A, and in B
 
 
 def refusals(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
@@ -22,37 +24,36 @@ def refusals(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
 
     Empty if they may. What a record does not tell is no reason.
     """
+    sides = ours, base
     return [
         *_same_repeats(ours, base),
-        *_other(ours, base, "hardware", f"other {_kind(ours, base)} model"),
-        *_other(ours, base, "precision", "other precision"),
-        *_other(ours, base, "batch_size", "other batch size, of one that ran out of memory"),
-        *_apart("power limit", *_limits(ours, base), POWER_TOLERANCE, "W"),
+        *_other(f"other {_kind(ours, base)} model", *_values(sides, "hardware")),
+        *_other("other precision", *_values(sides, "precision")),
+        *_other("other batch size, of one that ran out of memory", *_values(sides, "batch_size")),
+        # power limits: one that changed during a run differs from itself
+        *_apart("power limit", *_known(sides, "gpu", "power_limit_w"), POWER_TOLERANCE, "W"),
         *_apart("SM clock", *_clocks(ours, base), CLOCK_TOLERANCE, "MHz"),
-        *_data(ours, base),
+        *_data(sides),
     ]
 
 
 def notes(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     """What else differs, or is not known, between repeats that may be compared."""
-    stack = [_say(side, ("stack", "torch", "driver")) for side in (ours, base)]
-    processor = [_say(side, ("cpu", "cores")) for side in (ours, base)]
-    said = [f"other stack: {_sides(*stack)}"] if stack[0] != stack[1] else []
-    said += _others(ours["software"], base["software"], "digest", "other packages, by their digest")
-    said += [f"other CPU or cores: {_sides(*processor)}"] if processor[0] != processor[1] else []
-    said += list(filter(None, [other_cards(ours, base)]))
+    sides = ours, base
+    said = _other("other stack", *(_say(side, ("stack", "torch", "driver")) for side in sides), say=str)
+    said += _other("other packages, by their digest", *_known(sides, "software", "digest"))
+    said += _other("other CPU or cores", *(_say(side, ("cpu", "cores")) for side in sides), say=str)
+    said += filter(None, [other_cards(ours, base)])
     for key, name in (("power_limit_w", "power limit"), ("sm_clock_mhz", "SM clock")):
-        unknown = [side for side, rows in (("A", ours), ("B", base)) if _lacks(rows, key)]
+        unknown = [side for side, rows in zip("AB", sides, strict=True) if _lacks(rows, key)]
         said += [f"the {name} was not recorded in {listing(unknown)}"] if unknown else []
-    said += _others(ours["facts"], base["facts"], "cache", "the cache was built by another version")
-    disks = "the data lay on another filesystem"
-    return said + _others(ours["facts"], base["facts"], "filesystem", disks)
+    said += _other("the cache was built by another version", *_known(sides, "facts", "cache"))
+    return said + _other("the data lay on another filesystem", *_known(sides, "facts", "filesystem"))
 
 
-def _others(ours: pd.Series, base: pd.Series, key: str, words: str) -> list[str]:
-    """The note, if a key of these dictionaries is known to have other values on one side."""
-    a, b = _known(ours, key), _known(base, key)
-    return [f"{words}: {_sides(listing(a), listing(b))}"] if a and b and a != b else []
+def _other(words: str, ours: Any, base: Any, say: Callable[[Any], str] = listing) -> list[str]:
+    """The sentence, if both sides are known and differ."""
+    return [f"{words}: {_sides(say(ours), say(base))}"] if ours and base and ours != base else []
 
 
 def _same_repeats(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
@@ -77,16 +78,15 @@ def _kind(ours: pd.DataFrame, base: pd.DataFrame) -> str:
     return "GPU" if devices == {"cuda"} else "CPU" if "cuda" not in devices else "GPU or CPU"
 
 
-def _other(ours: pd.DataFrame, base: pd.DataFrame, column: str, reason: str) -> list[str]:
-    """The reason, if a column has other values on one side."""
-    a, b = (sorted(side[column].dropna().unique()) for side in (ours, base))
-    return [f"{reason}: {_sides(listing(a), listing(b))}"] if a != b and a and b else []
+def _values(sides: Sides, column: str) -> list[list]:
+    """The values of a column on each side, each once, in order."""
+    return [sorted(side[column].dropna().unique()) for side in sides]
 
 
-def _known(facts: Iterable[object], key: str) -> list:
-    """The values of a key in the dictionaries that have it, each once, in order."""
-    values = (nested(one, key) for one in facts)
-    return sorted({value for value in values if value is not None})
+def _known(sides: Sides, column: str, key: str) -> list[list]:
+    """The values of a key in the dictionaries of a column that have it, as `_values`."""
+    found = ({nested(one, key) for one in side[column]} for side in sides)
+    return [sorted(values - {None}) for values in found]
 
 
 def _apart(name: str, ours: list[float], base: list[float], tolerance: float, unit: str) -> list[str]:
@@ -95,11 +95,6 @@ def _apart(name: str, ours: list[float], base: list[float], tolerance: float, un
         return []
     values = (f"{listing(f'{value:.0f}' for value in side)} {unit}" for side in (ours, base))
     return [f"other {name}: {_sides(*values)} (more than {tolerance * 100:.0f} % apart)"]
-
-
-def _limits(ours: pd.DataFrame, base: pd.DataFrame) -> tuple[list[float], list[float]]:
-    """The power limits of each side, in W: one that changed during a run differs from itself."""
-    return _known(ours["gpu"], "power_limit_w"), _known(base["gpu"], "power_limit_w")
 
 
 def _clocks(ours: pd.DataFrame, base: pd.DataFrame) -> tuple[list[float], list[float]]:
@@ -117,31 +112,22 @@ def _clocks(ours: pd.DataFrame, base: pd.DataFrame) -> tuple[list[float], list[f
     return first, second
 
 
-def _data(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
+def _data(sides: Sides) -> list[str]:
     """Other files or options, other numbers of images, or a cache by another decoder."""
-    name, found = ours["dataset"].iloc[0], []
-    sources = [[json.loads(text) for text in sorted(side["source"].unique())] for side in (ours, base)]
+    name, found = sides[0]["dataset"].iloc[0], []
+    sources = [[json.loads(text) for text in sorted(side["source"].unique())] for side in sides]
     if sources[0] != sources[1]:
-        differing = [
-            key for key in ("layout", "files", "options", "resize", *QUANTITY) if _differ(sources, key)
-        ]
-        found.append(
-            f"other data: {name} was made of other {listing(differing or ['sources'])} in A than in B"
-        )
+        keys = ("layout", "files", "options", "resize", *QUANTITY)
+        a, b = ({key: [source.get(key) for source in side] for key in keys} for side in sources)
+        differing = [key for key in keys if a[key] != b[key]] or ["sources"]
+        found.append(f"other data: {name} was made of other {listing(differing)} in A than in B")
     for key, word in FACTS.items():
-        a, b = (_known(side["facts"], key) for side in (ours, base))
-        if a and b and a != b:
-            values = (f"{listing(f'{value:,}' for value in side)} {word}" for side in (a, b))
-            found.append(f"other data: {_sides(*values)}")
-    builders = [sorted({text.split()[0] for text in _known(side["facts"], "cache")}) for side in (ours, base)]
+        numbers = [[f"{value:,}" for value in side] for side in _known(sides, "facts", key)]
+        found += _other("other data", *numbers, say=lambda side, word=word: f"{listing(side)} {word}")
+    builders = [sorted({text.split()[0] for text in side}) for side in _known(sides, "facts", "cache")]
     if all(builders) and builders[0] != builders[1]:
         found.append(f"other data: the cache was built by {_sides(*map(listing, builders))}")
     return found
-
-
-def _differ(sources: list[list[dict]], key: str) -> bool:
-    a, b = ([source.get(key) for source in side] for side in sources)
-    return a != b
 
 
 def _say(records: pd.DataFrame, columns: Iterable[str]) -> str:

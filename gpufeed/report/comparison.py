@@ -9,7 +9,7 @@ import pandas as pd
 from gpufeed.core.cells import without_later
 from gpufeed.core.folders import records_below
 from gpufeed.report import comparable, significance
-from gpufeed.report.load_records import AXES, read_records, timed
+from gpufeed.report.load_records import AXES, grouped, read_records, timed
 from gpufeed.report.wording import machine
 from gpufeed.system.statistics import FASTER, FEW, SAME, SLOWER, UNLIKE, Ratio, difference
 
@@ -49,11 +49,8 @@ def _by_name(records: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
 
 def _by_settings(cells: dict[tuple[str, str], pd.DataFrame]) -> dict[tuple, tuple[str, str]]:
     """settings -> name, of the measured cells whose settings no other one shares."""
-    found: dict[tuple, list[tuple[str, str]]] = {}
-    for name, rows in cells.items():
-        measured = timed(rows)
-        if len(measured):
-            found.setdefault(_settings(measured.iloc[0]), []).append(name)
+    first = {name: timed(rows).iloc[0] for name, rows in cells.items() if len(timed(rows))}
+    found = grouped(first, lambda name: _settings(first[name]))
     return {settings: names[0] for settings, names in found.items() if len(names) == 1}
 
 

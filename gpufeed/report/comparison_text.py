@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from gpufeed.report.comparison import BETWEEN, ORDER, REFUSED, Comparison
-from gpufeed.report.wording import count, listing, plural
+from gpufeed.report.wording import count, in_columns, listing, plural
 from gpufeed.system.statistics import ENOUGH_FOR_INTERVAL, FEW, MATTERS, UNLIKE
 
 HEADINGS = ("verdict", "A / B", "95 % interval", "A images/s", "B images/s", "n", "cell")
@@ -73,14 +73,7 @@ def aligned(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
     """Columns two spaces apart; right: the numbers of those that end together. Empty without rows."""
     if not rows:
         return ""
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    lines = [
-        "  ".join(
-            value.rjust(width) if number in right else value.ljust(width)
-            for number, (value, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (headings, *rows)
-    ]
+    lines = in_columns([headings, *rows], right)
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
 

@@ -16,6 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpufeed.report import style, tables, verdicts, wording
+from gpufeed.report.load_records import grouped
 
 MOST_BARS = 16  # of a panel with every cell; one of more cells has the fastest of each kind
 MOST_ROWS = 40  # of bars then, the fastest, and of panels
@@ -34,29 +35,26 @@ NOTHING = "Nothing to draw: no cell of this experiment has a finished repeat yet
 
 def throughput(cells: pd.DataFrame) -> Figure:
     """Images per second of every pipeline as bars with their range, the compute-only ceiling as a line."""
-    return _bars(cells, _throughput_panel, _throughput_legend(cells), columns=1)
+    return _bars(cells, _throughput_panel, _throughput_legend(cells))
 
 
 def breakdown(cells: pd.DataFrame) -> Figure:
     """Where a step's time goes: load, transfer and train stacked, the whole step as a tick."""
     total = "total: the whole step (parts beyond it ran at once)"
     handles = [*style.patches(PARTS.values()), Line2D([], [], color="black", lw=3, label=total)]
-    return _bars(cells, _breakdown_panel, handles, columns=1)
+    return _bars(cells, _breakdown_panel, handles)
 
 
-def _bars(
-    cells: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], legend: list, columns: int
-) -> Figure:
-    """A panel of bars for each task, one bar a pipeline."""
+def _bars(cells: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], handles: list) -> Figure:
+    """A panel of bars for each task, one bar a pipeline. handles: of the legend, below each other."""
 
     def panel(axis: Axes, rows: pd.DataFrame) -> None:
         axis.set_title(rows["title"].iloc[0])
         draw(axis, rows)
 
-    legend = {"handles": legend, "ncols": columns}
-    more = 0.2 * sum(1 + handle.get_label().count("\n") for handle in legend["handles"]) + 0.1
+    more = 0.2 * sum(1 + handle.get_label().count("\n") for handle in handles) + 0.1
     drawn, left_out = _panels(cells)
-    return style.panels(drawn, panel, _height, NOTHING, more, legend, PANEL_IN, left_out)
+    return style.panels(drawn, panel, _height, NOTHING, more, {"handles": handles}, PANEL_IN, left_out)
 
 
 def workers(cells: pd.DataFrame) -> Figure:
@@ -106,20 +104,14 @@ def _panels(cells: pd.DataFrame) -> tuple[list[pd.DataFrame], int]:
 
 def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
     """One panel a machine, a bar a pipeline: what all share is in the title, the rest names the bars."""
-    machines: dict[str, list[pd.DataFrame]] = {}
-    for rows in alone:
-        machines.setdefault(wording.machine(rows), []).append(rows)
     found = []
-    for machine, panels in machines.items():
+    for machine, panels in grouped(alone, wording.machine).items():
         panels = sorted(panels, key=lambda rows: -rows["images_per_s"].max())
         left_out = len(panels) - len(panels[:MOST_ROWS])
         together = pd.concat(
-            [
-                rows.assign(text=wording.task(rows) + ", " + (names := wording.labels(rows)), label=names)
-                for rows in panels[:MOST_ROWS]
-            ]
+            rows.assign(label=wording.labels(rows), task=wording.task(rows)) for rows in panels[:MOST_ROWS]
         )
-        shared, names = wording.unshared(together["text"].tolist())
+        shared, names = wording.unshared((together["task"] + ", " + together["label"]).tolist())
         lines = [*textwrap.wrap(shared, style.TITLE_LETTERS)]
         lines += [*textwrap.wrap(machine, style.TITLE_LETTERS), *_slower(left_out)]
         named = [name or label for name, label in zip(names, together["label"], strict=True)]
@@ -176,11 +168,10 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
         if start < end:
             axis.fill_betweenx([position - 0.2, position + 0.2], start, end, **CEILING_RANGE)
     widest = np.nanmax(np.concatenate([rows["images_per_s_max"].to_numpy(float), ceilings, high]))
-    axis.set_xlim(0, widest * 1.02)
+    axis.set(xlim=(0, widest * 1.02), xlabel="images per second")
     style.rows(axis, rows["label"], _rate_words(rows))
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axis.set_xlabel("images per second")
     axis.grid(axis="x", color="#DDDDDD", zorder=0)
 
 
@@ -273,8 +264,7 @@ def _sweep_panel(axis: Axes, rows: pd.DataFrame, setting: str, base: float) -> N
         _setting_bars(axis, held[held["workers"] == at[0]], setting, int(at[0]))
     else:
         _setting_lines(axis, held, setting, base, rows)
-    axis.set_ylim(bottom=0)
-    axis.set_ylabel("images per second")
+    axis.set(ylim=(0, None), ylabel="images per second")
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     if not pd.isna(base):
         right = axis.secondary_yaxis("right", functions=(lambda v: v / base, lambda v: v * base))
@@ -299,15 +289,14 @@ def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, ro
             held[held[setting] == value].sort_values("images_per_s").drop_duplicates("workers", keep="last")
         )
         line = line.sort_values("workers")
-        look = style.line(number)
+        look, name = style.line(number), SWEPT_WORDS[setting](value)
         axis.errorbar(
             line["workers"].to_numpy(float), line["images_per_s"].to_numpy(float), yerr=style.whiskers(line),
-            capsize=3, lw=1.6, label=SWEPT_WORDS[setting](value), **look,
+            capsize=3, lw=1.6, label=name, **look,
         )  # fmt: skip
-        rates = [verdicts.speed(row) for _, row in line.iterrows()]
         said = [
-            f"{SWEPT_WORDS[setting](value)}, {wording.plural(int(n), 'worker')}: {rate}"
-            for n, rate in zip(line["workers"], rates, strict=True)
+            f"{name}, {wording.plural(int(row['workers']), 'worker')}: {verdicts.speed(row)}"
+            for _, row in line.iterrows()
         ]
         style.hint_points(axis, line["workers"].to_numpy(float), line["images_per_s"], said)
         if setting == "loader" and (line["epoch_start_share"] > verdicts.MOSTLY_AT_START).any():

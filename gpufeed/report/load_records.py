@@ -7,13 +7,14 @@ document of another kind a trouble.
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from gpufeed.core.cells import LATER
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError, first_line
 from gpufeed.core.record import Record
 from gpufeed.core.repeats import again, counting, is_disturbed, number_of, others_share
 from gpufeed.core.result_kinds import RESULT_KINDS
@@ -97,7 +98,7 @@ def read_steps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, list[str]]:
         try:
             table = pd.read_parquet(path)[STEP_COLUMNS]
         except (OSError, ValueError, KeyError) as error:
-            damaged.append(f"the step table {path} cannot be read ({_first_line(error)})")
+            damaged.append(f"the step table {path} cannot be read ({first_line(error)})")
             continue
         if len(table):
             tables.append(table.assign(path=path.removesuffix(STEPS_SUFFIX) + ".json"))
@@ -113,7 +114,12 @@ def read_epochs(records: pd.DataFrame) -> pd.DataFrame:
     """
     keys = ["path", "experiment", "cell_id", "repeat", "hardware", "stack", "torch", "batch_size"]
     rows = [
-        {**{key: record[key] for key in keys}, **epoch, **_held_out(epoch)}
+        {
+            **{key: record[key] for key in keys},
+            **epoch,
+            "held_out_loss": nested(epoch, "accuracy", "loss"),
+            "top1": nested(epoch, "accuracy", "top1"),
+        }
         for record in records.to_dict("records")
         if record["status"] == "done"
         for epoch in record["epoch_rows"]
@@ -122,29 +128,19 @@ def read_epochs(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(HELD_OUT, float))
 
 
-def _held_out(epoch: dict) -> dict[str, float]:
-    """HELD_OUT of an epoch; nothing where nobody asked, as in records of older versions."""
-    accuracy = epoch.get("accuracy")
-    return dict(zip(HELD_OUT, (accuracy["loss"], accuracy["top1"]), strict=True)) if accuracy else {}
-
-
 def _row(path: Path) -> dict:
+    """A record; of a damaged one what its path alone tells: <experiment>/<cell_id>/<repeat>.json."""
     try:
         return _flat(Record.read(path), path)
     except GpufeedError as error:
-        return _damaged(path, f"{_first_line(error.found)}; {error.remedy}")
-
-
-def _damaged(path: Path, reason: str) -> dict:
-    """What the path alone tells: <experiment>/<cell_id>/<repeat>.json."""
-    return {
-        "path": str(path),
-        "experiment": path.parent.parent.name,
-        "cell_id": path.parent.name,
-        "repeat": number_of(path.stem),
-        "status": "damaged",
-        "sentence": reason,
-    }
+        return {
+            "path": str(path),
+            "experiment": path.parent.parent.name,
+            "cell_id": path.parent.name,
+            "repeat": number_of(path.stem),
+            "status": "damaged",
+            "sentence": f"{first_line(error.found)}; {error.remedy}",
+        }
 
 
 def _flat(record: Record, path: Path) -> dict:
@@ -208,13 +204,8 @@ def machine_of(cell: Mapping, resolved: Mapping | None, environment: Mapping) ->
 def _measures(record: Record) -> dict:
     if record.status != "done":
         return {"epoch_rows": []}
-    return _learnt(record) | ({"resumed": len(record.resumed)} if record.resumed else _times(record))
-
-
-def _learnt(record: Record) -> dict:
-    """What holds of a finished repeat however many processes made it."""
-    return {
-        "top1": record.accuracy["top1"] if record.accuracy else None,
+    learnt = {  # what holds of a finished repeat however many processes made it
+        "top1": nested(record.accuracy, "top1"),
         "peak_gpu_mib": record.memory["peak_gpu_mib"],
         "peak_host_mib": record.memory["peak_host_mib"],
         "epoch_rows": record.epochs,
@@ -225,6 +216,7 @@ def _learnt(record: Record) -> dict:
             record.cell["loader"], nested(record.cell, "hyper", "recipe"), record.loading
         ),
     }
+    return learnt | ({"resumed": len(record.resumed)} if record.resumed else _times(record))
 
 
 def _times(record: Record) -> dict:
@@ -267,9 +259,17 @@ def nested(found: object, *keys: str) -> Any:
     return found
 
 
-def _first_line(error: object) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+def finished(found: Mapping, *keys: str) -> dict[tuple, Mapping]:
+    """The rows of a document that were measured to the end, by what they have under these keys."""
+    return {itemgetter(*keys)(row): row for row in found["rows"] if row["status"] == "done"}
+
+
+def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list]:
+    """The items by their key, both in the order in which they come."""
+    found: dict[Any, list] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 @dataclass
@@ -320,5 +320,5 @@ def read_documents(
         try:
             documents.found.append((unit, read(path)))
         except GpufeedError as error:
-            documents.add_trouble("damaged", unit, _first_line(error.found))
+            documents.add_trouble("damaged", unit, first_line(error.found))
     return documents

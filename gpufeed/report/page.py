@@ -62,8 +62,8 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
 
     folder: where it will lie, for links to the docs. found: the results to show.
     plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
-    and, where there are any, "cores" (most that a cell wants), "sweep" (decoders), "kernels"
-    ({"lines": [...]}), "models" (cells), "impact",
+    and, where there are any, "loaders" (cell -> its loader), "cores" (most that a cell wants), "sweep"
+    (decoders), "kernels" ({"lines": [...]}), "models" (cells), "impact",
     "inference" and "ceilings" (cells), "side_by_side" (block -> its cell), "builds"
     (<decoder>-<cores>) and "gates" (<dataset>/<loader>/<settings>)}},
     "left_out": [{"experiment", "sentence", "combinations"}], "command": str (see `command`), and, where there
@@ -193,7 +193,7 @@ def _section(name, plan_info, found, table, cells, steps, folders) -> dict:
         "troubles": _troubles(own_records),
         "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],
         "missing": _missing(name, found),
-        "unmeasured": "" if found.reference else unmeasured(plan["cells"], own_records),
+        "unmeasured": "" if found.reference else unmeasured(plan.get("loaders", {}), own_records),
         "command": command(plan_info, name),
     }
     return said | {"figure": _first_figure(said)}
@@ -311,19 +311,18 @@ def _troubles(own_records: pd.DataFrame) -> list[dict]:
     return rows
 
 
-def unmeasured(planned: Iterable[str], own_records: pd.DataFrame) -> str:
+def unmeasured(planned: Mapping[str, str], own_records: pd.DataFrame) -> str:
     """How many pipelines have no finished repeat, and which loaders have none at all; empty if all have one.
 
-    planned: ids of cells. Where nothing at all is measured, the page says that instead.
+    planned: cell -> its loader. Where nothing at all is measured, the page says that instead.
     """
-    loaders = {name: name.partition("-")[2].partition("-")[0] for name in planned}  # see `core.cells.named`
-    loaders = {name: loader for name, loader in loaders.items() if not tables.is_ceiling(loader)}
+    loaders = {cell: loader for cell, loader in planned.items() if not tables.is_ceiling(loader)}
     done = loaders.keys() & {*own_records[own_records["status"] == "done"]["cell_id"]}
     gone = loaders.keys() - done
     if not gone or not done:
         return ""
     said = f"Not measured here: {len(gone)} of {len(loaders)} pipelines of this experiment."
-    without = sorted({loaders[name] for name in gone} - {loaders[name] for name in done})
+    without = sorted({loaders[cell] for cell in gone} - {loaders[cell] for cell in done})
     if not without:
         return said
     named = [*without[:3], *[wording.plural(len(without) - 3, "more loader")] * (len(without) > 3)]

@@ -92,14 +92,8 @@ def line(number: int) -> dict[str, str]:
 
 def point(number: int) -> dict[str, str]:
     """Colour, marker and face of the point of that number; 14 differ without colour, 7 of them hollow."""
-    look = line(number)
-    hollow = number // len(MARKERS) % 2
-    return {
-        "color": look["color"],
-        "marker": look["marker"],
-        "mfc": "white" if hollow else look["color"],
-        "ls": "none",
-    }
+    look, hollow = line(number), number // len(MARKERS) % 2
+    return look | {"mfc": "white" if hollow else look["color"], "ls": "none"}
 
 
 def plain_ticks(axis: Axis) -> None:
@@ -224,6 +218,24 @@ def whiskers(rows: pd.DataFrame) -> np.ndarray:
     return np.array([middle - low, high - middle])
 
 
+def spread(places: Sequence[float], gap: float, top: float) -> np.ndarray:
+    """Ascending places moved as little as possible, so that neighbours are `gap` apart or more.
+
+    They stay between 0 and `top` where there is room.
+    """
+    # least squares with an order (pool adjacent violators) on the places less their least offsets
+    offsets = np.arange(len(places)) * gap
+    blocks: list[list[float]] = []  # [sum, count]
+    for value in np.asarray(places) - offsets:
+        blocks.append([float(value), 1])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:
+            total, number = blocks.pop()
+            blocks[-1][0] += total
+            blocks[-1][1] += number
+    flat = [total / number for total, number in blocks for _ in range(int(number))]
+    return np.clip(np.array(flat) + offsets, offsets, top - offsets[::-1])
+
+
 def sentence_figure(sentence: str) -> Figure:
     """A figure that says in words why there is nothing to draw."""
     with look():
@@ -246,29 +258,24 @@ LONG = re.compile(r"-?\d+\.\d{3,}")
 
 def compact(svg: str) -> str:
     """The same drawing in fewer bytes: places to a hundredth of a point, no comments, one font family."""
-    svg = PLACES.sub(lambda found: found[1] + LONG.sub(_shorter, found[2]) + '"', svg)
+
+    def rounded(number: re.Match) -> str:
+        return f"{float(number.group()):.2f}".rstrip("0").rstrip(".")
+
+    svg = PLACES.sub(lambda found: found[1] + LONG.sub(rounded, found[2]) + '"', svg)
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: 'DejaVu Sans', sans-serif", svg)
     svg = re.sub(r"(font: [^;\"]*?px )[^;\"]*", r"\1'DejaVu Sans', sans-serif", svg)
     return re.sub(r"\s*\n\s*", "\n", re.sub(r">\s+<", "><", svg))
 
 
-def _shorter(number: re.Match) -> str:
-    return f"{float(number.group()):.2f}".rstrip("0").rstrip(".")
-
-
 def inline_svg(svg: str, prefix: str, title: str) -> str:
     """The `<svg>` element alone, its ids made unique on a page by `prefix` (letters, digits, hyphens)."""
     element = compact(svg[svg.index("<svg ") :])
-    element = re.sub(r'\bid="', f'id="{prefix}-', element)
-    element = re.sub(r"url\(#", f"url(#{prefix}-", element)
-    element = re.sub(r'href="#', f'href="#{prefix}-', element)
-    element = re.sub(r"#[0-9a-f]{6}\b", lambda found: _ink(found.group()), element)
+    element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", element)
+    for colour, ink in INKS.items():
+        element = re.sub(rf"{colour}\b", f"var({ink})", element)
     return element.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
-
-
-def _ink(colour: str) -> str:
-    return f"var({INKS[colour]})" if colour in INKS else colour
 
 
 def picture(figure: Figure, prefix: str, caption: str) -> dict[str, str]:

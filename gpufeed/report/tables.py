@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import pandas as pd
 
@@ -39,9 +38,16 @@ def epoch_starts(records: pd.DataFrame, steps: pd.DataFrame | None) -> pd.DataFr
     rows = steps.merge(records[["path", "warmup_steps"]].dropna(), on="path")
     by_epoch = rows.groupby(["path", "epoch"])["step"]
     rows = rows.assign(starts=rows["step"] == by_epoch.transform("min"), length=by_epoch.transform("size"))
-    measures = [{"path": path, **_epoch_measures(ours)} for path, ours in rows.groupby("path", sort=False)]
-    found = pd.DataFrame(measures, columns=["path", *EPOCH_MEASURES])
-    return found.join(two_numbers(rows), on="path")
+    counted = rows[rows["step"] >= rows["warmup_steps"]]
+    first, later = (counted[counted["starts"] == starts].groupby("path") for starts in (True, False))
+    wait_ms, within_s = counted.groupby("path")["wait_ms"].sum(), later["total_ms"].sum() / 1e3
+    measures = (
+        (first["wait_ms"].sum() / wait_ms).where(wait_ms > 0),
+        (later["images"].sum() / within_s).where(within_s > 0),
+        rows.groupby("path")["length"].max(),
+    )
+    found = pd.DataFrame(dict(zip(EPOCH_MEASURES, measures, strict=True))).join(two_numbers(rows))
+    return found.rename_axis("path").reset_index()
 
 
 def two_numbers(rows: pd.DataFrame) -> pd.DataFrame:
@@ -64,48 +70,26 @@ def two_numbers(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(dict(zip(RATES, (rate, start_s), strict=True)))
 
 
-def _epoch_measures(rows: pd.DataFrame) -> dict[str, float]:
-    timed = rows[rows["step"] >= rows["warmup_steps"]]
-    starts, within = timed[timed["starts"]], timed[~timed["starts"]]
-    wait, seconds = timed["wait_ms"].sum(), within["total_ms"].sum() / 1e3
-    return {
-        "epoch_start_share": starts["wait_ms"].sum() / wait if len(starts) and wait > 0 else float("nan"),
-        "within_epoch_images_per_s": within["images"].sum() / seconds if seconds > 0 else float("nan"),
-        "epoch_batches": rows["length"].max(),
-    }
-
-
 TAKEN = {"j_per_1000_images": "gpu", "cpu_s_per_1000_images": "host"}  # measure -> its part of the telemetry
+GROWN = ("host", "gpu_allocated", "gpu_process")  # kinds of memory
 
 
-def taken(records: pd.DataFrame) -> dict[str, list[float]]:
-    """The columns of TAKEN, a value a repeat: joules of the GPU and CPU seconds of the process tree.
+def with_telemetry(records: pd.DataFrame) -> pd.DataFrame:
+    """The records with what the telemetry of each says; NaN or False where it says nothing, as of older ones.
 
-    NaN where a record has no telemetry, as those of older versions, or no such number.
+    TAKEN: joules of the GPU and CPU seconds of the process tree. accompanied: whether another process had a
+    context on the GPU. disturbed: whether other processes used the cores. leaking: whether a memory grew as
+    one that leaks does.
     """
-    return {name: pd.Series(_each(records, part, name), dtype=float).tolist() for name, part in TAKEN.items()}
-
-
-def accompanied(records: pd.DataFrame) -> list[bool]:
-    """Whether another process had a context on the GPU during each repeat; False where it is unknown."""
-    return [(most or 0) > 0 for most in _each(records, "gpu", "other_processes", "max")]
-
-
-def disturbed(records: pd.DataFrame) -> list[bool]:
-    """Whether other processes used the cores while a repeat was measured; False where it is unknown."""
-    return list(map(is_disturbed, records["telemetry"]))
-
-
-def leaking(records: pd.DataFrame) -> list[bool]:
-    """Whether a memory grew during each repeat as one that leaks does; False where it is unknown."""
-    kinds = ("host", "gpu_allocated", "gpu_process")
-    grown = [_each(records, "growth", kind, "suspected_leak_mib") for kind in kinds]
-    return [any(mib is not None for mib in each) for each in zip(*grown, strict=True)]
-
-
-def _each(records: pd.DataFrame, *keys: str) -> list[Any]:
-    """What each record's telemetry has under these keys, None where it has nothing there."""
-    return [nested(telemetry, *keys) for telemetry in records["telemetry"]]
+    each = records["telemetry"]
+    taken = {name: [nested(one, part, name) for one in each] for name, part in TAKEN.items()}
+    leaks = [[nested(one, "growth", kind, "suspected_leak_mib") for kind in GROWN] for one in each]
+    return records.assign(
+        **{name: pd.Series(values, records.index, dtype=float) for name, values in taken.items()},
+        accompanied=[(nested(one, "gpu", "other_processes", "max") or 0) > 0 for one in each],
+        disturbed=list(map(is_disturbed, each)),
+        leaking=[any(mib is not None for mib in kinds) for kinds in leaks],
+    )
 
 
 # Numbers from two GPU models, stacks or torch versions never share a row, nor those of two batches, of which
@@ -121,6 +105,8 @@ MEASURES = [
     "wait_share", *PHASES, "epoch_s", "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib",
     "fell_back_share", *EPOCH_MEASURES, *TAKEN,
 ]  # fmt: skip
+RANGED = ("images_per_s", "wait_share", "epoch_s", *RATES)
+MARKS = ("accompanied", "disturbed", "measured_again", "leaking")  # of repeats, which a cell counts
 THROUGHPUT = ["images_per_s", *(f"images_per_s_{name}" for name in ("min", "max", "ci95_low", "ci95_high"))]
 # What is known of a cell's ceiling: rate with range, repeats, and its time on the device.
 CEILING = [
@@ -171,9 +157,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     against_ceiling: see the function of that name; empty for ceilings, and without one.
     steps: as `read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
     """
-    records = records.merge(epoch_starts(records, steps), on="path", how="left")
-    records = records.assign(**taken(records), accompanied=accompanied(records), disturbed=disturbed(records))
-    records["leaking"] = leaking(records)
+    records = with_telemetry(records.merge(epoch_starts(records, steps), on="path", how="left"))
     groups = records.groupby(IDENTITY, dropna=False, sort=False)
     table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=[*CELL_COLUMNS, *UNWRITTEN])
     table = table.astype(dict.fromkeys(WHOLE, "Int64"))
@@ -202,29 +186,22 @@ def _cell_row(rows: pd.DataFrame) -> dict:
     done = rows[rows["status"] == "done"]
     first, counted = (done if len(done) else rows).iloc[0], timed(done)
     row = {column: first[column] for column in [*IDENTITY, *SETTINGS]}
-    speed = summarise(done["images_per_s"])
-    row |= {f"images_per_s_{name}": speed[name] for name in ("min", "max", "ci95_low", "ci95_high")}
-    row |= {"n_repeats": speed["n"], "images_per_s": speed["median"]}
     row |= {measure: pd.to_numeric(done[measure]).median() for measure in MEASURES}
-    row["epoch_batches"] = pd.to_numeric(done["epoch_batches"]).max()  # a whole number, of any repeats
-    for measure in ("wait_share", "epoch_s"):
-        values = pd.to_numeric(done[measure])
-        row |= {f"{measure}_min": values.min(), f"{measure}_max": values.max()}
-    for name in RATES:
-        found = summarise(pd.to_numeric(done[name]))
+    ranged = {name: summarise(pd.to_numeric(done[name])) for name in RANGED}
+    for name, found in ranged.items():
         row |= {name: found["median"], f"{name}_min": found["min"], f"{name}_max": found["max"]}
-        row["epoch_start_n"] = found["n"]  # of the last of them
     return row | {
+        "n_repeats": ranged["images_per_s"]["n"],
+        **{f"images_per_s_{end}": ranged["images_per_s"][end] for end in ("ci95_low", "ci95_high")},
+        "epoch_start_n": ranged["epoch_start_s"]["n"],
+        "epoch_batches": pd.to_numeric(done["epoch_batches"]).max(),  # a whole number, of any repeats
         "status": _status(rows["status"]),
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
         "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
         "images_from": " or ".join(words for words in done["images_from"].dropna().unique() if words),
         "repeats": counted[REPEAT],
         **{name: first[name] for name in ("batch_size_asked", "cores_asked", "settings")},
-        **{
-            name: int(counted[name].sum())
-            for name in ("accompanied", "disturbed", "measured_again", "leaking")
-        },
+        **{name: int(counted[name].sum()) for name in MARKS},
         "others_cpu_share_max": pd.to_numeric(counted["others_cpu_share"]).max(),
         "commit": wording.commits(rows),
     }
@@ -338,6 +315,12 @@ def pipelines(cells: pd.DataFrame) -> pd.DataFrame:
     return cells[~cells["loader"].map(is_ceiling).astype(bool)]
 
 
+def ranked(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a task with `label`, the fastest first; `bound` ones, which are ceilings, last."""
+    rows = rows.assign(label=wording.labels(rows), bound=rows["loader"].map(is_ceiling).astype(bool))
+    return rows.sort_values(["bound", "images_per_s"], ascending=[True, False])
+
+
 SWEPT = ("loader", "prefetch_factor", "pin_memory", "persistent_workers")
 
 
@@ -372,10 +355,7 @@ def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     stack, torch, batch_size, epoch, batch (counted from 1), n_repeats, images, Load(ms), Transfer(ms),
     Train(ms), Total(ms).
     """
-    keys = [
-        "experiment", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers",
-        *IDENTITY[1:],
-    ]  # fmt: skip
+    keys = ["experiment", "loader", "workers", *SWEPT[1:], *IDENTITY[1:]]
     columns = [*keys, "epoch", "batch", "n_repeats", "images", *BATCH_COLUMNS.values()]
     rows = waited_for(records, steps, keys)
     if rows.empty:

@@ -76,8 +76,7 @@ def lengths_of_one(ours: pd.DataFrame) -> bool:
 
 
 def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
-    ours = tables.pipelines(rows).sort_values("images_per_s", ascending=False)
-    ours = ours.assign(label=wording.labels(ours))
+    ours = tables.ranked(tables.pipelines(rows))
     about_overlap = rows["experiment"].iloc[0] == "pipelining" and (ours["loader"] != ON_DEVICE).any()
     if (ours["against_ceiling"] == "disturbed").any():
         lead, parts = _disturbed(ours)
@@ -88,8 +87,8 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
     else:
         lead, parts, sure = _what_is_fastest(ours)
         unlike = other_steps(ours)
-    doubts = [accompanied(rows), disturbed(rows), leaking(rows)]
-    parts += [unlike, fed(ours), fell_back(ours), images_from(ours), measured_again(rows), *doubts]
+    again, *doubts = (marked(rows, mark) for mark in MARKED)
+    parts += [unlike, fed(ours), fell_back(ours), images_from(ours), again, *doubts]
     subject = f"{wording.task(ours)}; {wording.machine(ours)}"
     sentence = " ".join(part for part in parts if part)
     shown = tuple(part for part in (sure, unlike, *doubts) if part)[:MOST_SHOWN]
@@ -101,9 +100,8 @@ def fed(ours: pd.DataFrame) -> str:
     if "au" not in ours or ours["au"].isna().all():
         return ""
     row = ours[ours["au"].notna()].iloc[0]
-    ends = ""
-    if not pd.isna(row["au_ci95_low"]):
-        ends = f", 95 % interval {wording.ends(row['au_ci95_low'], row['au_ci95_high'])} %"
+    ends = wording.interval(row["au_ci95_low"], row["au_ci95_high"])
+    ends = f", 95 % interval {ends} %" if ends else ""
     return (
         f"By turns with its own compute-only training in one process, {row['label']} keeps an AU of "
         f"{row['au'] * 100:.1f} % ({int(row['au_pairs'])} pairs{ends}): {row['limited_by']}."
@@ -157,75 +155,41 @@ def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
     return f"{lead}: the measurement was disturbed", [words, "So far no order of the pipelines follows."]
 
 
-def accompanied(rows: pd.DataFrame) -> str:
-    """A sentence on cells that did not have their GPU for themselves; empty if there is none."""
-    said = _each_of(rows.assign(label=wording.labels(rows)), "accompanied")
-    return said and (
-        f"Another process was on the GPU in {said}: if it computed there, move these "
-        "records away and measure them again."
-    )
+MARKED = {  # columns that count repeats with a mark -> what is said of these repeats
+    "measured_again": "Measured twice, since other processes used the cores the first time: {repeats}; of "
+    "each the quieter measurement counts.",
+    "accompanied": "Another process was on the GPU in {repeats}: if it computed there, move these records "
+    "away and measure them again.",
+    "disturbed": f"Other processes used more than {repeats.DISTURBED * 100:.0f} % of the cores, up to "
+    "{most}, during {repeats}: for the rates of a quiet machine, end them and measure all repeats again "
+    "(--forcerun measure_cell; the run printed the whole command).",
+    "leaking": "Memory grew in every part of {repeats} and did not settle: look for what the loader, augment "
+    "or model keeps of each batch (`telemetry.growth` in the record).",
+}
 
 
-def measured_again(rows: pd.DataFrame) -> str:
-    """A sentence on repeats that were measured twice; empty if there is none."""
-    twice = _repeats_of(rows.assign(label=wording.labels(rows)), "measured_again")
-    return twice and (
-        f"Measured twice, since other processes used the cores the first time: {twice}; of each the "
-        "quieter measurement counts."
-    )
-
-
-def disturbed(rows: pd.DataFrame) -> str:
-    """A sentence on repeats during which other processes used the cores; empty if there is none."""
-    marked = _repeats_of(rows.assign(label=wording.labels(rows)), "disturbed")
-    limit, most = f"{repeats.DISTURBED * 100:.0f} %", wording.percent(rows["others_cpu_share_max"].max())
-    return marked and (
-        f"Other processes used more than {limit} of the cores, up to {most}, during {marked}: for the rates "
-        "of a quiet machine, end them and measure all repeats again (--forcerun measure_cell; the run "
-        "printed the whole command)."
-    )
-
-
-def leaking(rows: pd.DataFrame) -> str:
-    """A sentence on repeats whose memory grew and did not settle; empty if there is none."""
-    said = _repeats_of(rows.assign(label=wording.labels(rows)), "leaking")
-    return said and (
-        f"Memory grew in every part of {said} and did not settle: look for what the loader, augment or model "
-        "keeps of each batch (`telemetry.growth` in the record)."
-    )
-
-
-def _repeats_of(rows: pd.DataFrame, column: str) -> str:
-    """`1 of 3 repeats of resident` and so on, for cells that have any by this column; empty if none has."""
-    if len(rows) > 1 and (rows[column] == rows["n_repeats"]).all():
-        return f"all {rows[column].sum()} repeats"
-    return _each_of(rows, column)
-
-
-def _each_of(rows: pd.DataFrame, column: str) -> str:
-    """The same, cell by cell."""
-    found = rows[rows[column] > 0]
-    said = [f"{row[column]} of {row['n_repeats']} repeats of {row['label']}" for _, row in found.iterrows()]
-    return wording.listing(said) if said else ""
+def marked(rows: pd.DataFrame, mark: str) -> str:
+    """The sentence of MARKED on the repeats of a task that have a mark; empty if none has."""
+    found = rows.assign(label=wording.labels(rows))[rows[mark] > 0]
+    if found.empty:
+        return ""
+    said = [f"{row[mark]} of {row['n_repeats']} repeats of {row['label']}" for _, row in found.iterrows()]
+    if len(rows) > 1 and (rows[mark] == rows["n_repeats"]).all():
+        said = [f"all {rows[mark].sum()} repeats"]
+    most = wording.percent(rows["others_cpu_share_max"].max())
+    return MARKED[mark].format(repeats=wording.listing(said), most=most)
 
 
 def disturbance(cells: pd.DataFrame) -> str:
     """A sentence for each task with a pipeline far above its ceiling; empty if there is none."""
-    said = []
-    for rows in tables.tasks(cells):
-        ours = tables.pipelines(rows)
-        if (ours["against_ceiling"] == "disturbed").any():
-            said.append(_disturbed(ours.assign(label=wording.labels(ours)))[1][0])
-    return " ".join(said)
+    found = (tables.ranked(tables.pipelines(rows)) for rows in tables.tasks(cells))
+    return " ".join(_disturbed(ours)[1][0] for ours in found if "disturbed" in {*ours["against_ceiling"]})
 
 
 def other_steps_of(cells: pd.DataFrame) -> str:
     """The sentences of `other_steps` on each task; empty if there is none."""
-    groups = [
-        tables.pipelines(rows).sort_values("images_per_s", ascending=False) for rows in tables.tasks(cells)
-    ]
-    said = [other_steps(ours.assign(label=wording.labels(ours))) for ours in groups if len(ours)]
-    return " ".join(filter(None, dict.fromkeys(said)))
+    found = (tables.ranked(tables.pipelines(rows)) for rows in tables.tasks(cells))
+    return " ".join(filter(None, dict.fromkeys(other_steps(ours) for ours in found if len(ours))))
 
 
 def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str], str]:

@@ -70,6 +70,11 @@ def ends(low: float, high: float) -> str:
     return f"{low * 100:.{digits}f} to {high * 100:.{digits}f}"
 
 
+def interval(low: float | None, high: float | None) -> str:
+    """As `ends`; empty where the interval is not known."""
+    return "" if pd.isna(low) else ends(low, high)
+
+
 def three_figures(number: float) -> str:
     """A time: 0.833, 3.30, 15.0, 113."""
     return f"{number:#.3g}" if number < 100 else f"{number:.0f}"
@@ -102,10 +107,6 @@ OPTIONS = {
 }
 # Settings of the training step, whatever feeds it: they tell pipelines with different loaders apart as well.
 OF_THE_STEP = ("cuda_graphs", "compile")
-# What a table with columns of its own for the rest still needs in the name.
-SHORT = (
-    "decoder", "augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile",
-)  # fmt: skip
 
 
 def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool = True) -> pd.Series:
@@ -257,10 +258,22 @@ def minute(when: str) -> str:
     return f"{when[:16].replace('T', ' ')} UTC"
 
 
+def capital(text: str) -> str:
+    """The text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
 def listing(items: Iterable) -> str:
     """`1, 2 and 4`."""
     *most, last = map(str, items)
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def in_columns(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
+    """The rows of a table as lines, columns two spaces apart. right: numbers of those that end together."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    formats = [f">{width}" if number in right else f"<{width}" for number, width in enumerate(widths)]
+    return ["  ".join(map(format, row, formats)).rstrip() for row in rows]
 
 
 def rounded_ends(values: Iterable[float | None], figures: int) -> str:

@@ -409,8 +409,7 @@ class Diagnosis:
         size = self.loader.get("host_bytes") or 0
         if self.device != "cuda" or not size:
             return None
-        copied = self.found["copy_seconds"]
-        pinned = self.found["copy_seconds_pinned"]
+        copied, pinned = self.found["copy_seconds"], self.found["copy_seconds_pinned"]
         seen = {"batch_bytes": size}
         if copied is not None:
             seen |= {"copy_seconds": copied, "copy_seconds_pinned": pinned}

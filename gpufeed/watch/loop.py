@@ -297,12 +297,11 @@ def settings(loader: Any, of_queue: Queue, host_bytes: int) -> dict[str, Any]:
     batch.
     """
     workers, ahead = of_queue or (None, 0)
-    pinned, persistent = (bool(getattr(loader, name, False)) for name in ("pin_memory", "persistent_workers"))
     return {
         "workers": workers,
         "ahead": ahead,
-        "persistent": persistent,
-        "pinned": pinned,
+        "persistent": bool(getattr(loader, "persistent_workers", False)),
+        "pinned": bool(getattr(loader, "pin_memory", False)),
         "host_bytes": host_bytes,
     }
 

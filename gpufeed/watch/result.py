@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import os
 import platform
 import sys
@@ -21,6 +20,7 @@ from gpufeed.core.file_writes import write_whole
 from gpufeed.system import statistics
 from gpufeed.system.environment import cpu_model, versions
 from gpufeed.watch import causes, stages
+from gpufeed.watch.signs import with_interval
 from gpufeed.watch.stretches import ALONE, END, Stretches
 
 log = logging.getLogger("gpufeed")
@@ -53,13 +53,6 @@ def pairs(stretches: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
         for kind in (END, ALONE)
     )
     return [(end[pair], rate) for pair, rate in alone.items() if pair in end]
-
-
-def rate(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Return the median of rates with its 95 % interval, which is None for fewer than six."""
-    found = statistics.summarise(values)
-    names = {"samples_per_second": "median", "low": "ci95_low", "high": "ci95_high", "n": "n"}
-    return {name: None if math.isnan(found[key]) else found[key] for name, key in names.items()}
 
 
 def utilization(rates: Sequence[tuple[float, float]]) -> dict[str, float | int | None]:
@@ -107,8 +100,8 @@ def result(record: Stretches, wait: bool) -> dict[str, Any]:
         "ranks": record.ranks,
         "batch_samples": record.batch_samples,
         "au": utilization(rates),
-        "end_to_end": rate([end for end, _ in rates]),
-        "compute_only": rate([alone for _, alone in rates]),
+        "end_to_end": with_interval("samples_per_second", [end for end, _ in rates]),
+        "compute_only": with_interval("samples_per_second", [alone for _, alone in rates]),
         "data_stall_share": stall_share(record.done),
         "epoch_start_seconds": record.epoch_start_seconds,
         "copy_seconds": record.copied and record.copied[0],

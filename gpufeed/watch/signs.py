@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,9 +174,16 @@ def slope(points: Sequence[tuple[float, float]]) -> dict[str, float | int | None
     half = len(points) // 2
     x, y = np.asarray(points, dtype=float).reshape(-1, 2).T
     run = x[half : 2 * half] - x[:half]
-    found = summarise((y[half : 2 * half] - y[:half])[run > 0] / run[run > 0])
-    names = {"value": "median", "low": "ci95_low", "high": "ci95_high", "n": "n"}
-    return {name: None if np.isnan(found[key]) else found[key] for name, key in names.items()}
+    return with_interval("value", (y[half : 2 * half] - y[:half])[run > 0] / run[run > 0])
+
+
+def with_interval(name: str, values: Iterable[float]) -> dict[str, float | int | None]:
+    """Return the median of values under this name, its 95 % interval, None for fewer than six, and their
+    number.
+    """
+    found = summarise(values)
+    keys = {name: "median", "low": "ci95_low", "high": "ci95_high", "n": "n"}
+    return {end: None if np.isnan(found[key]) else found[key] for end, key in keys.items()}
 
 
 class Knocks:

@@ -173,8 +173,7 @@ def memory(size: int) -> str:
 def utilization(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return the figure of AU with its interval and the limit, one bar for each training."""
     with style.look(), style.mpl.rc_context({"font.size": 11}):
-        figure = style.Figure(figsize=(style.WIDTH_IN, 0.85 + 0.75 * len(runs)), layout="constrained")
-        axis = figure.subplots()
+        figure, (axis,) = style.stack([0.85 + 0.75 * len(runs)])
         for place, (name, found) in enumerate(runs.items()):
             au = found["au"]
             value, low, high = (au[key] for key in ("value", "low", "high"))
@@ -213,8 +212,7 @@ def rates(found: Mapping[str, Any], unit: str, size: int, prefix: str) -> dict[s
     if not timed:
         return None
     with style.look(), style.mpl.rc_context({"font.size": 11}):
-        figure = style.Figure(figsize=(style.WIDTH_IN, 3.4), layout="constrained")
-        axis = figure.subplots()
+        figure, (axis,) = style.stack([3.4])
         for kind in dict.fromkeys(one["kind"] for one in timed):
             of_kind = [one for one in timed if one["kind"] == kind]
             draw_kind(axis, kind, of_kind[:: -(-len(of_kind) // MOST)], size)

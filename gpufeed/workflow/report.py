@@ -62,6 +62,7 @@ class Report:
             "question": config["experiments"][experiment]["question"],
             "repeats": repeats,
             "cells": measured,
+            "loaders": {cell: cells[cell].loader for cell in measured},
             "cores": max([8, *(cell.cores_wanted for cell in cells.values())]),
             "gates": self.gates.names(experiment, measured),
             "builds": ["-".join(one) for one in builds[experiment].runs] if experiment in builds else [],

@@ -149,9 +149,9 @@ def line(name: str, found: Mapping) -> dict:
     return {
         "name": name,
         "kind": kind,
-        "evidence": f"{evidence[:1].upper()}{evidence[1:]} {ceilings_verdict.input_sentence(found)}".rstrip(),
+        "evidence": f"{wording.capital(evidence)} {ceilings_verdict.input_sentence(found)}".rstrip(),
         "au": wording.tenths(shares["au"]["median"]),
-        "au_interval": _interval(shares["au"]),
+        "au_interval": wording.interval(shares["au"]["ci95_low"], shares["au"]["ci95_high"]),
         "wait": wording.tenths(max(0.0, shares["wait"]["median"])),
         "growth": wording.tenths(max(0.0, shares["growth"]["median"])),
         "rates": [wording.count(found["images_per_s"][side]["median"]) for side in SIDES],
@@ -159,12 +159,6 @@ def line(name: str, found: Mapping) -> dict:
         "stages": [stage(name, found["stages"][name]) for name in (DECODE, TRANSFER, FETCH)],
         "start": start(found["start_up"]),
     }
-
-
-def _interval(share: Mapping) -> str:
-    if share["ci95_low"] is None:
-        return ""
-    return wording.ends(share["ci95_low"], share["ci95_high"])
 
 
 def stage(name: str, found: Mapping) -> str:
@@ -241,7 +235,7 @@ def draw_epochs(measurements: Sequence[Mapping]) -> Figure:
     looks = [look for name, look in LOOKS.items() if name in seen]
     legend = {"handles": style.patches(looks), "ncols": 2, "fontsize": 8.5}
     more = 0.1 + 0.2 * -(-len(looks) // 2)
-    return style.panels(drawn, _epochs_panel, lambda bars: bars.inches, NOTHING, more, legend, BARS_HEAD_IN)
+    return style.panels(drawn, _epochs_panel, _epochs_height, NOTHING, more, legend, BARS_HEAD_IN)
 
 
 class Bars(NamedTuple):
@@ -259,9 +253,9 @@ class Bars(NamedTuple):
     def visible(self) -> set[str]:
         return {name for part in self.split for name in part if part[name] > VISIBLE * self.longest}
 
-    @property
-    def inches(self) -> float:
-        return style.rows_in(name for name, _ in self.rows)
+
+def _epochs_height(bars: Bars) -> float:
+    return style.rows_in(name for name, _ in bars.rows)
 
 
 def _epochs_panel(axis: Axes, bars: Bars) -> None:
@@ -277,10 +271,9 @@ def _epochs_panel(axis: Axes, bars: Bars) -> None:
         share = found["shares"]["au"]["median"]
         words.append(f"AU {wording.tenths(share)}, {ceilings_verdict.of(found).kind}")
     style.rows(axis, [name for name, _ in bars.rows], words)
-    axis.set_xlim(0, bars.longest * 1.02)
-    axis.set_xlabel("seconds of an epoch, mean over the pairs")
-    axis.grid(axis="x", color="#E4E4E4", zorder=0)
+    axis.set(xlim=(0, bars.longest * 1.02), xlabel="seconds of an epoch, mean over the pairs")
     axis.set_title(style.title(bars.title))
+    axis.grid(axis="x", color="#E4E4E4", zorder=0)
 
 
 AXES_IN, AXES_HEAD_IN, NAME_IN = 2.6, 0.9, 0.18
@@ -318,13 +311,13 @@ def _speeds_panel(axis: Axes, task: tuple[str, Sequence[tuple[str, Mapping]]]) -
         said = f"{name}: AU {wording.tenths(au['median'])}, {wording.count(rate['median'])} images/s"
         style.hint_points(axis, [au["median"]], [rate["median"]], [said])
     axis.axvline(1, color="black", lw=1, ls="--")
-    axis.set_xlim(*_scale([found["shares"]["au"] for _, found in rows]))
-    axis.set_ylim(0, AXES_ROOM * max(found["images_per_s"][END]["max"] for _, found in rows))
+    scale = _scale([found["shares"]["au"] for _, found in rows])
+    axis.set(xlim=scale, xlabel="AU: compute-only over end-to-end time")
+    fastest = max(found["images_per_s"][END]["max"] for _, found in rows)
+    axis.set(ylim=(0, AXES_ROOM * fastest), ylabel="images per second, end to end")
     axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.xaxis.set_major_locator(MaxNLocator(steps=(1, 2, 5, 10)))  # whole percents
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axis.set_xlabel("AU: compute-only over end-to-end time")
-    axis.set_ylabel("images per second, end to end")
     axis.grid(color="#E4E4E4")
     axis.legend(loc="upper left", bbox_to_anchor=(0, -0.6 / AXES_IN), fontsize=9)
 

@@ -8,7 +8,7 @@ import pandas as pd
 from gpufeed.benchmarks.ceilings.shares import ALONE, END, epoch_parts
 from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
 from gpufeed.report import wording
-from gpufeed.report.load_records import graphs_of, machine_of, workers_of
+from gpufeed.report.load_records import graphs_of, grouped, machine_of, workers_of
 from gpufeed.report.sections import ceilings_verdict
 from gpufeed.report.sections.inference_rows import machine
 
@@ -43,11 +43,8 @@ def groups(measurements: Sequence[Mapping]) -> dict[str, list[tuple[str, Mapping
 
     Those that a busy machine spoilt come last.
     """
-    found: dict[str, list[Mapping]] = {}
-    for one in measurements:
-        if one["status"] == "done":
-            found.setdefault(title(one), []).append(one)
-    return {name: named(rows) for name, rows in found.items()}
+    done = [one for one in measurements if one["status"] == "done"]
+    return {name: named(rows) for name, rows in grouped(done, title).items()}
 
 
 def named(rows: Sequence[Mapping]) -> list[tuple[str, Mapping]]:
@@ -125,13 +122,16 @@ def table(measurements: Iterable[Mapping]) -> pd.DataFrame:
     """
     rows: list[dict[str, Any]] = []
     for found in measurements:
-        head = {name: found["cell"].get(name) for name in HEAD if name in found["cell"]}
-        head |= {name: found[name] for name in ("experiment", "cell_id")}
-        head |= {"batch_size": batch_size(found), "machine": machine(found)}
-        head |= {"workers": workers_of(found["cell"], found["resolved"], found["environment"])}
-        head |= dict(zip(("gpu_uuid", "commit"), origin(found), strict=True))
-        head |= {"status": found["status"], "sentence": found["sentence"]}
-        rows.append({**head, **(flat(found) if found["status"] == "done" else {})})
+        uuid, commit = origin(found)
+        head = {name: found["cell"].get(name) for name in HEAD} | {
+            **{name: found[name] for name in ("experiment", "cell_id", "status", "sentence")},
+            "workers": workers_of(found["cell"], found["resolved"], found["environment"]),
+            "batch_size": batch_size(found),
+            "machine": machine(found),
+            "gpu_uuid": uuid,
+            "commit": commit,
+        }
+        rows.append(head | (flat(found) if found["status"] == "done" else {}))
     frame = pd.DataFrame(rows)
     return frame.reindex(columns=[*HEAD, *(name for name in frame.columns if name not in HEAD)])
 
@@ -165,7 +165,7 @@ def headline(rows: Rows) -> str:
     au, rate = wording.tenths(found["shares"]["au"]["median"]), wording.count(speed(found)["median"])
     sentence = ceilings_verdict.of(found).sentence
     beside = "".join((standing(rows), faster(rows)))
-    return f"{name}: AU {au}, {rate} images/s{beside}. {sentence[:1].upper()}{sentence[1:]}"
+    return f"{name}: AU {au}, {rate} images/s{beside}. {wording.capital(sentence)}"
 
 
 def standing(rows: Rows) -> str:
@@ -214,12 +214,13 @@ def speed(found: Mapping) -> Mapping:
 
 def mixed_origins(rows: Rows) -> str:
     """That the rows of a table are of several GPUs or versions, and which; empty where they are not."""
-    origins: dict[tuple[str, str], list[str]] = {}
-    for name, found in rows:
-        origins.setdefault(origin(found), []).append(name)
+    origins = grouped(rows, lambda row: origin(row[1]))
     if len(origins) < 2:
         return ""
-    each = ". ".join(f"{commit} on {place}: {'; '.join(names)}" for (place, commit), names in origins.items())
+    each = ". ".join(
+        f"{commit} on {place}: {'; '.join(name for name, _ in ours)}"
+        for (place, commit), ours in origins.items()
+    )
     return (
         "AU and what is lost are of one process each, on one GPU, and can be held against each other; "
         f"images/s are of several GPUs or versions of gpufeed. {each}."

@@ -210,11 +210,9 @@ def named(stage: str, found: Mapping[str, Any]) -> str:
 def au(found: Mapping[str, Any]) -> str:
     """AU with its interval and the number of pairs."""
     share = found["shares"]["au"]
-    value = f"AU {wording.tenths(share['median'])}"
-    if share["ci95_low"] is None:
-        return f"{value}, {share['n']} pairs"
-    ends = wording.ends(share["ci95_low"], share["ci95_high"])
-    return f"{value}, 95 % interval {ends} %, {share['n']} pairs"
+    ends = wording.interval(share["ci95_low"], share["ci95_high"])
+    within = f", 95 % interval {ends} %" if ends else ""
+    return f"AU {wording.tenths(share['median'])}{within}, {share['n']} pairs"
 
 
 def shared(found: Mapping[str, Any]) -> str:

@@ -176,10 +176,7 @@ TITLE_WIDTH = 80  # letters of a line
 LONGEST = 18  # letters of a name
 NORM = PowerNorm(0.5, vmin=0, vmax=1)  # a share of 1 % has a tenth of the scale
 COLOURS = colormaps["Blues"].with_extremes(bad="#C8C8C8")
-WHITE, BLACK = "white", "black"
-# The luminance from which black has the higher contrast. Source: WCAG 2.2, contrast ratio: white has
-# 1.05 / (L + 0.05), black (L + 0.05) / 0.05.
-EQUAL = (1.05 * 0.05) ** 0.5 - 0.05
+DARK = 0.715  # of the scale of COLOURS: from here on white has a higher contrast than black (WCAG 2.2)
 
 
 def matrix_figure(matrix: np.ndarray, classes: Sequence[str], pairs: Sequence[Pair], title: str) -> Figure:
@@ -226,8 +223,8 @@ def write_counts(axis: Axes, matrix: np.ndarray, shares: np.ma.MaskedArray) -> N
     """The count of each field that is not empty, in black or white, whichever stands out."""
     look = {"ha": "center", "va": "center", "fontsize": 8 if len(matrix) <= 12 else 6}
     for row, column in np.argwhere(matrix):
-        background = COLOURS(NORM(shares[row, column]))
-        axis.text(column, row, str(matrix[row, column]), color=ink(background[:3]), **look)
+        ink = "white" if NORM(shares[row, column]) >= DARK else "black"
+        axis.text(column, row, str(matrix[row, column]), color=ink, **look)
 
 
 def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
@@ -243,17 +240,6 @@ def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
     axis.set_xlabel("images")
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.0f}"))
-
-
-def ink(background: Sequence[float]) -> str:
-    """Black or white, whichever has the higher contrast with an RGB colour in 0..1."""
-    return WHITE if luminance(background) < EQUAL else BLACK
-
-
-def luminance(colour: Sequence[float]) -> float:
-    """Relative luminance of an sRGB colour in 0..1. Source: WCAG 2.2, relative luminance."""
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in colour]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def shortened(text: str, most: int) -> str:

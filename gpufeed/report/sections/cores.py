@@ -4,8 +4,6 @@ AU (accelerator utilization) is compute-only over end-to-end time: images/s of a
 `replay` cell with the same work on the same cores, from the pairs of one block.
 """
 
-from collections.abc import Sequence
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -233,10 +231,9 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
         ends.append((x[-1], y[-1], str(name), look["color"], single))
     ends.sort(key=lambda end: end[1])
     gap = top * NAME_IN / max(AXES_IN, NAME_IN * (1 + len(ends)))
-    places = spread([y for _, y, *_ in ends], gap, top)
-    axis.set_xscale("log")
-    left, right = cores[0] / 1.15, cores[-1] * 1.06
-    axis.set_xlim(left, right)
+    places = style.spread([y for _, y, *_ in ends], gap, top)
+    axis.set(xscale="log", xlim=(cores[0] / 1.15, cores[-1] * 1.06), xlabel="CPU cores")
+    axis.set(ylim=(0, top), ylabel="AU: share of the compute-only rate")
     for (x, y, name, colour, single), place in zip(ends, places, strict=True):
         dots = {"ls": ":"} if single else {}  # from a point to its name: no line of measurements
         leader = {"arrowstyle": "-", "color": colour, "lw": 0.6, "relpos": (0, 0.5), "shrinkB": 4, **dots}
@@ -245,23 +242,8 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
             va="center", arrowprops=leader,
         )  # fmt: skip
     axis.axhline(FED, color="black", lw=1, ls=(0, (4, 3)), zorder=1)
-    axis.set_ylim(0, top)
     axis.xaxis.set_major_locator(FixedLocator(cores))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axis.set_xlabel("CPU cores")
-    axis.set_ylabel("AU: share of the compute-only rate")
     axis.grid(color="#E4E4E4")
-
-
-def spread(values: Sequence[float], gap: float, top: float) -> list[float]:
-    """Places near ascending values, `gap` apart or more, between 0 and `top` where there is room."""
-    places: list[float] = []
-    for value in values:
-        places.append(max(value, places[-1] + gap) if places else value)
-    limit = top
-    for number in reversed(range(len(places))):
-        places[number] = min(places[number], limit)
-        limit = places[number] - gap
-    return places

@@ -5,6 +5,7 @@ Two decoders differ only where their ranges over the passes do not touch and bot
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import pandas as pd
@@ -113,6 +114,10 @@ def best_by_cores(rows: pd.DataFrame) -> dict[int, Rate]:
     return {int(cores): best(some) for cores, some in rows.groupby("cores")}
 
 
+def on_most_cores(rates: dict[int, Rate]) -> tuple[int, Rate]:
+    return max(rates.items(), key=itemgetter(0))
+
+
 def best(rows: pd.DataFrame) -> Rate | None:
     """The row with the highest median as a Rate."""
     if rows.empty:
@@ -208,8 +213,7 @@ def _strips(found: Sequence[Size]) -> list[str]:
     if most.gpu:
         others.append(f"{ratio(most.strips.median / most.gpu.median)} {most.gpu.decoder} on single files")
     if most.cpu:
-        cores = max(most.cpu)
-        cpu = most.cpu[cores]
+        cores, cpu = on_most_cores(most.cpu)
         others.append(f"{ratio(most.strips.median / cpu.median)} {cpu.decoder} on {plural(cores, 'core')}")
     return [
         f"Strips change this: decoded on {on} they are faster than every decoder of single files "
@@ -223,13 +227,13 @@ def _strips_without_gpu(size: Size) -> list[str]:
     """What strips reach on the CPU's cores, at one image size."""
     if not size.strips_cpu or not size.cpu:
         return []
-    cores = max(size.strips_cpu)
-    ours, theirs = size.strips_cpu[cores], size.cpu[max(size.cpu)]
+    cores, ours = on_most_cores(size.strips_cpu)
+    their_cores, theirs = on_most_cores(size.cpu)
     verdict = "faster than" if ours.beats(theirs) else "not told apart from"
     verdict = "slower than" if theirs.beats(ours) else verdict
     return [
         f"Without the GPU, strips on {plural(cores, 'core')} reach {count(ours.median)} images/s there, "
-        f"{verdict} {theirs.decoder} on {plural(max(size.cpu), 'core')} "
+        f"{verdict} {theirs.decoder} on {plural(their_cores, 'core')} "
         f"({ratio(ours.median / theirs.median)})."
     ]
 
@@ -242,17 +246,14 @@ def rival(size: Size) -> Rate | None:
 
 def _without_gpu(node: str, found: Sequence[Size]) -> str:
     """What can be said where no GPU decoder was measured."""
-    with_cpu = [size for size in found if size.cpu]
-    if not with_cpu:
+    fastest = [(size, *on_most_cores(size.cpu)) for size in found if size.cpu]
+    if not fastest:
         return f"{node} neither a GPU decoder nor a CPU decoder of single files was measured."
-    parts = []
-    for size in with_cpu:
-        cores = max(size.cpu)
-        rate = size.cpu[cores]
-        parts.append(
-            f"{rate.decoder} with {count(rate.median)} images/s at {size.label} pixels a side "
-            f"({plural(cores, 'core')})"
-        )
+    parts = [
+        f"{rate.decoder} with {count(rate.median)} images/s at {size.label} pixels a side "
+        f"({plural(cores, 'core')})"
+        for size, cores, rate in fastest
+    ]
     return (
         f"{node} no GPU decoder was measured, so it cannot be said when the GPU pays. "
         f"The fastest CPU decoders are {listing(parts)}."

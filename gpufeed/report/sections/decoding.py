@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
@@ -52,7 +51,7 @@ def _shown_machine(rows: pd.DataFrame, prefix: str) -> dict:
     if found:
         caption = f"{CROSSOVER} {say_threads(rows)}".rstrip()
         pictures.append(style.picture(draw_crossover(rows), f"{prefix}-crossover", caption))
-    if has_decoding(rows):
+    if _decoding_panels(decoding_tables.measured(rows)):
         pictures.append(style.picture(draw_decoding(rows), f"{prefix}-decoding", DECODING))
     counts = sorted({cores for size in found for cores in size.cpu})
     without_gpu = max((cores for size in found for cores in size.strips_cpu), default=None)
@@ -225,27 +224,12 @@ def _name_lines(axis: Axes, names: Sequence[tuple[float, float, str, str]]) -> N
     to_share = axis.transAxes.inverted()
     ends = np.array([to_share.transform(axis.transData.transform(name[:2]))[1] for name in names])
     order = np.argsort(ends)
-    for place, height in zip(order, spread(ends[order], LEAST_GAP), strict=True):
+    for place, height in zip(order, style.spread(ends[order], LEAST_GAP, 1.0), strict=True):
         side, value, words, colour = names[place]
         leader = {"arrowstyle": "-", "color": colour, "lw": 0.7, "shrinkA": 0, "shrinkB": 5}
         look = {"color": colour, "va": "center", "fontsize": 9, "fontweight": "bold", "arrowprops": leader}
         where = {"textcoords": "axes fraction", "annotation_clip": False}
         axis.annotate(words, (side, value), (1.02, height), **where, **look)
-
-
-def spread(places: np.ndarray, gap: float) -> np.ndarray:
-    """Ascending places moved as little as possible, so that neighbours are `gap` apart or more."""
-    # least squares with an order (pool adjacent violators) on the places less their least offsets
-    offsets = np.arange(len(places)) * gap
-    blocks: list[list[float]] = []  # [sum, count]
-    for value in places - offsets:
-        blocks.append([float(value), 1])
-        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:
-            total, number = blocks.pop()
-            blocks[-1][0] += total
-            blocks[-1][1] += number
-    flat = [total / number for total, number in blocks for _ in range(int(number))]
-    return np.array(flat) + offsets
 
 
 def draw_decoding(points: pd.DataFrame) -> Figure:
@@ -254,59 +238,39 @@ def draw_decoding(points: pd.DataFrame) -> Figure:
     Each machine has its name above its panels if there are several.
     """
     found = decoding_tables.machines(decoding_tables.measured(points))
-    machines = [(rows, lines) for rows in found if (lines := _decoding_lines(rows))]
+    machines = [(rows, panels) for rows in found if (panels := _decoding_panels(rows))]
     if not machines:
         return style.sentence_figure(NO_MORE)
     decoders = list(dict.fromkeys(points["decoder"]))
     looks = {name: style.line(number) for number, name in enumerate(decoders)}
-    heights = [sum(line.inches * len(line.panels) for line in lines) for _, lines in machines]
+    heights = [[inches for *_, inches in panels] for _, panels in machines]
     with style.look():
         # room for the legend, and for the name of each machine
-        size = (style.WIDTH_IN, sum(heights) + 0.9 + 0.5 * len(machines) * (len(machines) > 1))
-        figure = Figure(figsize=size, layout="constrained")
-        parts = figure.subfigures(len(machines), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for part, (rows, lines) in zip(parts, machines, strict=True):
+        more = 0.9 + 0.5 * len(machines) * (len(machines) > 1)
+        figure = Figure(figsize=(style.WIDTH_IN, sum(map(sum, heights)) + more), layout="constrained")
+        parts = figure.subfigures(len(machines), 1, squeeze=False, height_ratios=list(map(sum, heights)))
+        for part, inches, (rows, panels) in zip(parts[:, 0], heights, machines, strict=True):
             if len(machines) > 1:
                 part.suptitle(_machine(rows))
-            _draw_lines(part, lines, looks)
-        panels = [panel for _, lines in machines for line in lines for panel in line.panels]
-        shown = {name for panel in panels for name in panel["decoder"]}
+            axes = part.subplots(len(panels), 1, squeeze=False, height_ratios=inches)[:, 0]
+            for axis, (panel, draw, _) in zip(axes, panels, strict=True):
+                draw(axis, panel, looks)
+        shown = {name for _, panels in machines for panel, *_ in panels for name in panel["decoder"]}
         handles = [Line2D([], [], label=name, **looks[name]) for name in decoders if name in shown]
         figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=9)
     return figure
 
 
-class Line(NamedTuple):
-    """Panels, a dataset each, who draws one of them, and the height of one."""
-
-    panels: list[pd.DataFrame]
-    draw: Callable[[Axes, pd.DataFrame, dict[str, dict]], None]
-    inches: float
-
-
-def _decoding_lines(rows: pd.DataFrame) -> list[Line]:
-    """What `draw_decoding` has to show of one machine."""
+def _decoding_panels(rows: pd.DataFrame) -> list[tuple[pd.DataFrame, Callable, float]]:
+    """What `draw_decoding` has to show of one machine: the rows of a panel, who draws it, its height."""
     # on the most cores of each decoder, where batch sizes and page caches are measured
     rows = rows[rows["cores"] == rows.groupby("decoder")["cores"].transform("max")]
     batches = _panels_of(rows[rows["cache"] == "warm"], "batch_size")
     colds = _panels_of(rows[rows["main"].astype(bool)], "cache")
-    decoders = max((panel["decoder"].nunique() for panel in colds), default=0)
-    lines = [Line(batches, _batch_panel, 3.2), Line(colds, _cold_panel, 1.0 + style.ROW_IN * decoders)]
-    return [line for line in lines if line.panels]
-
-
-def _draw_lines(figure: SubFigure, lines: Sequence[Line], looks: dict[str, dict]) -> None:
-    """One machine's lines, below each other."""
-    panels = [(line, panel) for line in lines for panel in line.panels]
-    inches = [line.inches for line, _ in panels]
-    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=inches)[:, 0]
-    for axis, (line, panel) in zip(axes, panels, strict=True):
-        line.draw(axis, panel, looks)
-
-
-def has_decoding(points: pd.DataFrame) -> bool:
-    """Whether `draw_decoding` has something to draw."""
-    return bool(_decoding_lines(decoding_tables.measured(points)))
+    inches = 1.0 + style.ROW_IN * max((panel["decoder"].nunique() for panel in colds), default=0)
+    return [(panel, _batch_panel, 3.2) for panel in batches] + [
+        (panel, _cold_panel, inches) for panel in colds
+    ]
 
 
 def _panels_of(rows: pd.DataFrame, column: str) -> list[pd.DataFrame]:

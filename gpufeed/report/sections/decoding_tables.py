@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from gpufeed.core import record
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError, first_line
 from gpufeed.report import wording
 from gpufeed.report.load_records import machine_of
 
@@ -39,7 +39,7 @@ def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame
         try:
             sweep = record.DECODING.read(path)
         except GpufeedError as error:
-            sentence = error.found.splitlines()[0]
+            sentence = first_line(error.found)
             troubles.append({"decoder": path.stem, "status": "damaged", "sentence": sentence})
             continue
         rows += _rows(sweep)
@@ -51,11 +51,11 @@ def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame
 def _rows(sweep: dict) -> list[dict]:
     machine = machine_of({}, sweep, sweep["environment"])
     same = {name: sweep[name] for name in ("experiment", "decoder", "version", "device", "finished_at")}
-    same |= {name: machine[name] for name in ("hardware", "cpu", "node", "machine")}
-    same |= {name: machine[name] for name in ("driver", "stack", "torch")}
+    same |= {name: machine[name] for name in ("hardware", "cpu", "node", "machine", *SAME_MACHINE[-3:])}
     same |= {"kind": _kind(sweep), "gpu": machine["gpu"] and machine["gpu"]["name"]}
     same |= {"node_cores": machine["cores"], "commit": wording.commit(machine["commit"], machine["dirty"])}
-    usual = _usual_batches(sweep)
+    # of each dataset the size that stands for all: it was measured first, on few cores
+    usual = {point["dataset"]: point["batch_size"] for point in reversed(sweep["points"])}
     return [
         {**same, **_point(point), "main": point["batch_size"] == usual[point["dataset"]]}
         for point in sweep["points"]
@@ -66,14 +66,6 @@ def _kind(sweep: dict) -> str:
     if sweep["decoder"] in (STRIPS, STRIPS_CPU):
         return sweep["decoder"]
     return "gpu" if sweep["parallel"] == "device" else "cpu"
-
-
-def _usual_batches(sweep: dict) -> dict[str, int]:
-    """Dataset -> the batch size of its points that stands for all: each was measured first on few cores."""
-    first: dict[str, int] = {}
-    for point in sweep["points"]:
-        first.setdefault(point["dataset"], point["batch_size"])
-    return first
 
 
 def _point(point: dict) -> dict:

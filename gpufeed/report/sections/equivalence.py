@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from gpufeed.core.equivalence_verdict import WINDOWS_ALPHA, Verdict, settings_in_words
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError, first_line
 from gpufeed.core.registry import LOADERS
 from gpufeed.report import wording
+from gpufeed.report.load_records import grouped
 from gpufeed.report.tables import is_ceiling
 from gpufeed.report.wording import listing, plural, rounded_ends
 
@@ -45,9 +46,7 @@ def rows(paths: Iterable[Path], measured: pd.DataFrame) -> list[GateRow]:
     paths: verdict files, <dataset>/<loader>/<settings>.json; those of other loaders are left out.
     measured: columns dataset and loader.
     """
-    files: dict[tuple[str, str], list[Path]] = {}
-    for path in paths:
-        files.setdefault((path.parent.parent.name, path.parent.name), []).append(path)
+    files = grouped(paths, lambda path: (path.parent.parent.name, path.parent.name))
     pairs = measured[["dataset", "loader"]].dropna().drop_duplicates().itertuples(index=False, name=None)
     found = []
     for dataset, loader in pairs:
@@ -62,17 +61,15 @@ def rows(paths: Iterable[Path], measured: pd.DataFrame) -> list[GateRow]:
 
 def judged(paths: list[Path]) -> list[GateRow]:
     """The verdicts on one loader and dataset, a row a machine and version; a file that is none says so."""
-    groups: dict[tuple[str, str], list[Verdict]] = {}
-    damaged = []
+    verdicts, damaged = [], []
     for path in paths:
         try:
-            verdict = Verdict.read(path)
+            verdicts.append(Verdict.read(path))
         except GpufeedError as error:
-            said = (("", error.found.splitlines()[0]),)
+            said = (("", first_line(error.found)),)
             damaged.append(GateRow(path.parent.parent.name, path.parent.name, "damaged", troubles=said))
-        else:
-            groups.setdefault((machine(verdict), str(verdict.pixels)), []).append(verdict)
-    return [row(verdicts) for verdicts in groups.values()] + damaged
+    groups = grouped(verdicts, lambda verdict: (machine(verdict), str(verdict.pixels)))
+    return [row(alike) for alike in groups.values()] + damaged
 
 
 def machine(verdict: Verdict) -> str:
@@ -159,12 +156,8 @@ def compared(verdicts: list[Verdict]) -> str:
 
 def troubles(verdicts: list[Verdict]) -> tuple[tuple[str, str], ...]:
     """(settings, sentence) of what did not pass; settings with one sentence are counted together."""
-    groups: dict[str, list[Verdict]] = {}
-    for one in verdicts:
-        if one.status != "passed":
-            groups.setdefault(one.sentence or "no reason was recorded", []).append(one)
-    said = []
-    for sentence, ones in groups.items():
+    failed, said = [one for one in verdicts if one.status != "passed"], []
+    for sentence, ones in grouped(failed, lambda one: one.sentence or "no reason was recorded").items():
         more = f" and {plural(len(ones) - 1, 'more setting')}" if len(ones) > 1 else ""
         said.append((settings_in_words(ones[0].settings) + more, sentence))
     return tuple(said)

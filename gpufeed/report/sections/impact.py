@@ -77,13 +77,9 @@ def cell(rows: pd.DataFrame, axes: Mapping) -> pd.Series | None:
     for axis in ("precision", "cuda_graphs", "workers"):  # records say what auto came to
         if wanted.get(axis) == "auto":
             del wanted[axis]
-    for _, row in rows.iterrows():
-        if all(
-            pd.isna(row[name]) if v is None else pd.notna(row[name]) and row[name] == v
-            for name, v in wanted.items()
-        ):
-            return row
-    return None
+    for name, own in wanted.items():
+        rows = rows[rows[name].isna() if own is None else rows[name].eq(own).fillna(False).astype(bool)]
+    return rows.iloc[0] if len(rows) else None
 
 
 def value(change: Mapping, side: str, other: str) -> str:
@@ -247,8 +243,7 @@ def _panel(axis: Axes, machine: dict) -> None:
         said = f"{row['change']}: {row['factor_words']} ({row['range_words']}), {row['verdict']}"
         style.hint_points(axis, [row["factor"]], [y], [said])
     low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
-    axis.set_xscale("log")
-    axis.set_xlim(min(low, 0.9) / 1.1, max(high, 1.1) * 1.1)
+    axis.set(xscale="log", xlim=(min(low, 0.9) / 1.1, max(high, 1.1) * 1.1))
     axis.set_xticks(ticks(*axis.get_xlim()))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))

@@ -1,6 +1,7 @@
 """The part of the report on models in use: does 8 bit pay, the table and the figure, and what did not run."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpufeed.core import record
 from gpufeed.report import style, wording
-from gpufeed.report.load_records import Documents, read_documents
+from gpufeed.report.load_records import Documents, grouped, read_documents
 from gpufeed.report.sections import inference_rows
 from gpufeed.report.sections.inference_rows import batches, done, machine, rate, rival, title
 
@@ -49,13 +50,10 @@ def add_troubles(documents: Documents, found: Mapping) -> None:
     if found["sentence"]:
         documents.add_trouble(found["status"], title(found), found["sentence"])
         return
-    by_sentence: dict[tuple[str, str], list[str]] = {}
-    for row in found["rows"]:
-        if row["status"] != "done":
-            names = by_sentence.setdefault((row["status"], row["sentence"]), [])
-            names.append(f"{row['backend']} {row['precision']}")
-    for (status, sentence), names in by_sentence.items():
-        documents.add_trouble(status, f"{title(found)}, {wording.listing(names)}", sentence)
+    stopped = [row for row in found["rows"] if row["status"] != "done"]
+    for (status, sentence), rows in grouped(stopped, itemgetter("status", "sentence")).items():
+        names = wording.listing(f"{row['backend']} {row['precision']}" for row in rows)
+        documents.add_trouble(status, f"{title(found)}, {names}", sentence)
 
 
 def model(found: Mapping) -> dict:
@@ -144,10 +142,9 @@ def _throughput(axis: Axes, found: Mapping, sizes: Sequence[int]) -> None:
         axis.errorbar(middle, y, xerr=[middle - low, high - middle], **style.RANGE)
     style.rows(axis, [f"{backend} {precision}" for backend, precision in rows])
     axis.grid(axis="x", color="#E4E4E4", zorder=0)
-    axis.set_xlim(left=0)
+    axis.set(xlim=(0, None), xlabel="images per second")
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.short(value)))
-    axis.set_xlabel("images per second")
 
 
 def _latency(axis: Axes, found: Mapping) -> None:
@@ -163,9 +160,7 @@ def _latency(axis: Axes, found: Mapping) -> None:
     style.hint_points(axis, middle, range(len(rows)), said)
     for at, value in enumerate(middle):
         axis.annotate(f"{value:.3g}", (value, at), (0, 4), **style.ABOVE)
-    axis.set_xscale("log")
-    axis.set_xlim(middle.min() / EDGE, high.max() * EDGE)
+    axis.set(xscale="log", xlim=(middle.min() / EDGE, high.max() * EDGE), xlabel="milliseconds for one image")
     style.plain_ticks(axis.xaxis)
-    axis.set_xlabel("milliseconds for one image")
     style.rows(axis, [""] * len(rows))
     axis.grid(axis="x", color="#E4E4E4", zorder=0)

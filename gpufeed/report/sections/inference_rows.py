@@ -9,6 +9,7 @@ import pandas as pd
 
 from gpufeed.core import record
 from gpufeed.report import wording
+from gpufeed.report.load_records import finished
 from gpufeed.system.statistics import MATTERS
 
 EIGHT_BIT = ("int8", "fp8")  # precisions of the arithmetic that no eager row has
@@ -19,8 +20,7 @@ QUANTILES = ("median", "p90", "p99")
 
 def done(found: Mapping) -> dict[tuple[str, str], Mapping]:
     """Rows that were measured to the end, by (backend, precision)."""
-    rows = found["rows"]
-    return {(row["backend"], row["precision"]): row for row in rows if row["status"] == "done"}
+    return finished(found, "backend", "precision")
 
 
 def rival(rows: Mapping[tuple[str, str], Mapping], precision: str) -> Mapping | None:

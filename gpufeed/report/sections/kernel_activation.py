@@ -1,6 +1,7 @@
 """The activation of an MLP in the report: who wins at which width, claims, a figure and a table."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,6 +10,7 @@ from matplotlib.ticker import FuncFormatter
 
 from gpufeed.core.plan_kernels import ACTIVATION_WORKS, YARDSTICKS
 from gpufeed.report import style, wording
+from gpufeed.report.load_records import finished
 from gpufeed.report.sections import kernel_claims
 from gpufeed.report.sections.kernel_claims import WHO, WORKS, ActivationRows, faster
 
@@ -31,23 +33,14 @@ RIVALS = ("compiled", "eager")
 FUSED = ("extension", "epilogue")  # gpufeed.native', which the sentences are about
 
 
-def work_of(row: Mapping) -> str:
-    """What a row measured, in words."""
-    return SHOWN[row["work"], row["form"]]
-
-
-def at(row: Mapping) -> str:
-    """The sizes of a row, in words."""
-    return f" at {row['rows']} x {row['columns']}"
+def named(row: Mapping) -> str:
+    """What a row measured, and its sizes, in words."""
+    return f"{SHOWN[row['work'], row['form']]} at {row['rows']} x {row['columns']}"
 
 
 def shown(found: dict, lines: Iterable[Mapping], prefix: str) -> dict:
     """Sentences, claims, the figure and the table of one benchmark. prefix: of the figure's ids."""
-    done = {
-        (row["work"], row["form"], row["implementation"], row["columns"]): row
-        for row in found["rows"]
-        if row["status"] == "done"
-    }
+    done = finished(found, "work", "form", "implementation", "columns")
     settings = found["settings"]
     return {
         "sentences": sentences(done, settings["columns"]),
@@ -72,8 +65,8 @@ def say_share(done: ActivationRows, work: str, form: str, columns: Sequence[int]
         return ""
     shares = wording.listing(f"{row['share_of_copy']:.0%}" for row in rows.values())
     text = (
-        f"{capital(WORKS[work])}, {form}: at {wording.listing(rows)} columns the extension has {shares} "
-        f"of the speed of a {YARDSTICKS[work]} of as many bytes"
+        f"{wording.capital(WORKS[work])}, {form}: at {wording.listing(rows)} columns the extension has "
+        f"{shares} of the speed of a {YARDSTICKS[work]} of as many bytes"
     )
     for rival in RIVALS:
         others = (faster(row, done.get((work, form, rival, width))) for width, row in rows.items())
@@ -86,7 +79,7 @@ def say_share(done: ActivationRows, work: str, form: str, columns: Sequence[int]
 def say_winners(done: ActivationRows, work: str, form: str, columns: Sequence[int]) -> str:
     """Who is fastest at each width, by how much, and where that cannot be told."""
     parts = [part for width in columns if (part := winner(done, work, form, width))]
-    return f"{capital(WORKS[work])}, {form}: {'; '.join(parts)}." if parts else ""
+    return f"{wording.capital(WORKS[work])}, {form}: {'; '.join(parts)}." if parts else ""
 
 
 def winner(done: ActivationRows, work: str, form: str, width: int) -> str:
@@ -107,10 +100,6 @@ def winner(done: ActivationRows, work: str, form: str, width: int) -> str:
             behind = row["ms_median"] / first["ms_median"]
             text += f", {behind:.2f} times that of {WHO[row['implementation']]}"
     return text
-
-
-def capital(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 def table(done: ActivationRows, settings: dict) -> dict:
@@ -145,10 +134,8 @@ LOOKS = {
     "gelu_alone": (style.GREY, "xx"),
 }
 NOTHING = "Nothing to draw: no row of this benchmark has a time."
-SHORT = {  # what fits above a panel
-    "bias_gelu_forward": "bias and GELU, forward",
+SHORT = WORKS | {  # what fits above a panel
     "bias_gelu_backward": "bias and GELU, backward",
-    "linear_gelu": "linear and GELU, forward",
     "mlp": "MLP block, forward and backward",
 }
 
@@ -156,16 +143,13 @@ SHORT = {  # what fits above a panel
 def draw(done: ActivationRows, settings: Mapping) -> Figure:
     """Panels that have a time. done: see `ActivationRows`."""
     panels = [key for key in SHOWN if any(found[:2] == key for found in done)]
-    if not panels:
-        return style.sentence_figure(NOTHING)
-    with style.look():
-        figure, axes = style.stack([PANEL_IN] * len(panels), LEGEND_IN)
-        for axis, (work, form) in zip(axes, panels, strict=True):
-            _panel(axis, done, work, form, settings["columns"])
-        names = [name for name in WHO if any(found[2] == name for found in done)]
-        handles = style.patches((*LOOKS[name], WHO[name]) for name in names)
-        figure.legend(handles=handles, loc="outside upper left", ncols=3)
-    return figure
+    names = [name for name in WHO if any(found[2] == name for found in done)]
+    legend = {"handles": style.patches((*LOOKS[name], WHO[name]) for name in names), "ncols": 3}
+
+    def panel(axis: Axes, key: tuple[str, str]) -> None:
+        _panel(axis, done, *key, settings["columns"])
+
+    return style.panels(panels, panel, lambda _: PANEL_IN, NOTHING, LEGEND_IN, legend)
 
 
 def _panel(axis: Axes, done: ActivationRows, work: str, form: str, columns: list[int]) -> None:
@@ -203,4 +187,4 @@ def _value(row: Mapping) -> tuple[float, float, float]:
     """(median, low, high) of what a panel shows of a row: its share, or else its TFLOP/s."""
     if row["yardstick"] is None:
         return tuple(row["flops"] / row[f"ms_{end}"] / 1e9 for end in ("median", "q3", "q1"))
-    return tuple(row["copy_ms"] / row[f"ms_{end}"] for end in ("median", "q3", "q1"))
+    return astuple(kernel_claims.of_copy(row))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from gpufeed.core.plan_kernels import IMPLEMENTATIONS, WORKS
+from gpufeed.report.load_records import finished
 from gpufeed.report.sections import kernel_claims
 
 TITLES = {
@@ -26,23 +27,14 @@ INTRO = (
 )
 
 
-def work_of(row: Mapping) -> str:
-    """What a row measured, in words."""
-    return TITLES[row["work"]]
-
-
-def at(row: Mapping) -> str:
-    """The sizes of a row, in words."""
-    return f" at batch {row['batch_size']} of {row['size']} px"
+def named(row: Mapping) -> str:
+    """What a row measured, and its sizes, in words."""
+    return f"{TITLES[row['work']]} at batch {row['batch_size']} of {row['size']} px"
 
 
 def shown(found: dict, lines: Iterable[Mapping], prefix: str) -> dict:
     """Sentences, claims and tables of one benchmark; the augments are held to no lines of the config."""
-    done = {
-        (row["work"], row["implementation"], row["batch_size"], row["size"]): row
-        for row in found["rows"]
-        if row["status"] == "done"
-    }
+    done = finished(found, "work", "implementation", "batch_size", "size")
     settings = found["settings"]
     return {
         "sentences": sentences(done, settings),

@@ -42,5 +42,5 @@ def family_of(found: dict):
 
 def trouble(row: dict, family) -> str:
     """The sentence of a row that has no time, with its name."""
-    work = "" if row["status"] == "skipped" else f", {family.work_of(row)}{family.at(row)}"
+    work = "" if row["status"] == "skipped" else f", {family.named(row)}"
     return f"{row['implementation']}{work}: {row['sentence']}"

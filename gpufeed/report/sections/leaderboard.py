@@ -106,38 +106,35 @@ def board(
     if cells.empty:
         return None
     named = in_order(cells)
-    filled = [[column.fill(row) for column in COLUMNS] for _, row in named.iterrows()]
-    kept = [
-        number
-        for number, column in enumerate(COLUMNS)
-        if not column.optional or any(fields[number].value is not None for fields in filled)
-    ]
+    filled = [{column.title: column.fill(row) for column in COLUMNS} for _, row in named.iterrows()]
     # what all measured rows have in common tells none of them apart
-    number_of = {column.title: number for number, column in enumerate(COLUMNS)}
-    shown = [fields for fields in filled if fields[number_of[RATE]].value is not None] or filled
-    context = (number_of[TASK], number_of[DEVICE])
-    alike = {n for n in context if len({fields[n].text for fields in shown}) == 1}
-    kept = [number for number in kept if number not in alike]
-    columns = [COLUMNS[number] for number in kept]
-    markdown = _markdown(columns, [[fields[n] for n in kept] for fields in filled])
-    shared = "" if number_of[TASK] in alike else _without_shared(filled, number_of[TASK])
+    shown = [fields for fields in filled if fields[RATE].value is not None] or filled
+    left_out = {title for title in (TASK, DEVICE) if len({fields[title].text for fields in shown}) == 1}
+    for column in COLUMNS:
+        if column.optional and all(fields[column.title].value is None for fields in filled):
+            left_out.add(column.title)
+    columns = [column for column in COLUMNS if column.title not in left_out]
+    markdown = _markdown(columns, filled)
+    shared = "" if TASK in left_out else _without_shared(filled)
     calls, texts = _calls(named, records, folders or {})
     rows = [
-        Row([fields[n] for n in kept], _facets(row), call, tables.is_ceiling(row["loader"]))
+        Row(
+            [fields[column.title] for column in columns], _facets(row), call, tables.is_ceiling(row["loader"])
+        )
         for fields, (_, row), call in zip(filled, named.iterrows(), calls, strict=True)
     ]
     return Board(columns, rows, shared, _choices(rows), texts, markdown)
 
 
-def _without_shared(filled: Sequence[list[Field]], at: int) -> str:
+def _without_shared(filled: Sequence[dict[str, Field]]) -> str:
     """Take the words that all tasks share out of their fields, and return them; none where a field would
-    have no words left. at: number of the column."""
-    known = [fields for fields in filled if fields[at].value is not None]
-    shared, rests = wording.unshared([fields[at].text for fields in known])
+    have no words left."""
+    known = [fields for fields in filled if fields[TASK].value is not None]
+    shared, rests = wording.unshared([fields[TASK].text for fields in known])
     if not all(rests):
         return ""  # a task without words would look as if it were not known
     for fields, rest in zip(known, rests, strict=True):
-        fields[at] = Field(rest, value=rest)
+        fields[TASK] = Field(rest, value=rest)
     return shared
 
 
@@ -149,9 +146,7 @@ def in_order(cells: pd.DataFrame) -> pd.DataFrame:
 def _task_by_task(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """The cells task by task with `label` and `task`, then those that were not measured."""
     for rows in tables.tasks(cells):
-        ceiling = rows["loader"].map(tables.is_ceiling).astype(bool)
-        ranked = rows.assign(_last=ceiling).sort_values(["_last", "images_per_s"], ascending=[True, False])
-        yield ranked.assign(label=wording.labels(ranked), task=wording.task(ranked))
+        yield tables.ranked(rows).assign(task=wording.task(rows))
     rest = cells[cells["images_per_s"].isna()]
     known, damaged = rest[rest["loader"].notna()], rest[rest["loader"].isna()]
     known = known.assign(augmented=known["augment"].map(wording.augmented))
@@ -195,11 +190,9 @@ def _calls(
     return [numbers.get(text) for text in found], [Call(label, text) for text, label in texts.items()]
 
 
-def _markdown(columns: Sequence[Column], rows: Sequence[Sequence[Field]]) -> str:
-    lines = [
-        [f"{field.text} ({field.small})" if field.small else field.text for field in fields]
-        for fields in rows
-    ]
+def _markdown(columns: Sequence[Column], filled: Sequence[dict[str, Field]]) -> str:
+    rows = [[fields[column.title] for column in columns] for fields in filled]
+    lines = [[f"{one.text} ({one.small})" if one.small else one.text for one in fields] for fields in rows]
     numbers = [number for number, column in enumerate(columns) if column.number]
     return piped([column.title for column in columns], lines, numbers)
 
@@ -240,14 +233,8 @@ def _ceiling(row: pd.Series, standing: str) -> Field:
 
 
 def _au(row: pd.Series, au: float) -> Field:
-    return Field(wording.tenths(au), f"{ends_of_au(row)}{row['limited_by']}", float(au))
-
-
-def ends_of_au(row: pd.Series) -> str:
-    """Its 95 % interval, such as `97.9 to 98.6, `; empty without one."""
-    if pd.isna(row["au_ci95_low"]):
-        return ""
-    return f"{wording.ends(row['au_ci95_low'], row['au_ci95_high'])}, "
+    ends = wording.interval(row["au_ci95_low"], row["au_ci95_high"])
+    return Field(wording.tenths(au), ", ".join(filter(None, (ends, row["limited_by"]))), float(au))
 
 
 def _wait(_: pd.Series, share: float) -> Field:

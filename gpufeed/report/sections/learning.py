@@ -2,7 +2,9 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpufeed.report import style, tables, wording
 from gpufeed.report.figures import fastest_settings, panel_title
+from gpufeed.report.load_records import HELD_OUT
 
 # Cells that train the same way up to the same last step.
 SAME_LENGTH = ["epochs", "step_limit"]
@@ -136,6 +139,11 @@ def _comparable(cells: pd.DataFrame, final: pd.DataFrame) -> Iterator[pd.DataFra
 
 CURVES_IN, REST_IN = 2.6, 0.8
 SHEET_IN = 10.0  # what fits on A4 and US Letter with its caption, at the width of the paper
+MEASURES = {
+    "train_loss": "training loss",
+    "held_out_loss": "loss on held-out images",
+    "top1": "top-1 on held-out images",
+}
 MARKS = 9  # markers a curve, about: more would hide its dashes, and the curves below it
 
 
@@ -147,47 +155,43 @@ def draw(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[Figure]:
     agree lie on each other, so the final losses stand in rows below them, where the names,
     which are the legend, give the accuracy. As many figures as sheets of paper they take; none without cells.
     """
-    panels = learners(cells, epochs)
-    drawn = [_sheet(tasks, epochs) for tasks in _sheets(panels[: style.MOST_PANELS], epochs)]
+    tasks = learners(cells, epochs)
+    sheets = _sheets(tasks[: style.MOST_PANELS], epochs)
+    drawn = [
+        style.panels(panels, lambda axis, panel: panel.draw(axis), lambda one: one.inches)
+        for panels in sheets
+    ]
     if drawn:
-        style.count_left_out(drawn[-1], len(panels[style.MOST_PANELS :]))
+        style.count_left_out(drawn[-1], len(tasks[style.MOST_PANELS :]))
     return drawn
 
 
-def _sheets(panels: list[pd.DataFrame], epochs: pd.DataFrame) -> list[list[tuple[pd.DataFrame, list[float]]]]:
-    """The tasks of each figure with the heights of their lines of panels; a task stays in one piece."""
-    sheets, room = [], 0.0
-    for rows in panels:
-        heights = [CURVES_IN + REST_IN + style.rows_in(names(rows))]
-        if asked_again(rows, epochs):
-            heights.append(2 * CURVES_IN)
-        if not sheets or sum(heights) > room:
+class Panel(NamedTuple):
+    """Its height, and who draws it."""
+
+    inches: float
+    draw: Callable[[Axes], None]
+
+
+def _panels(rows: pd.DataFrame, epochs: pd.DataFrame) -> list[Panel]:
+    """The panels of one task; HELD_OUT where they were asked for in two epochs of some cell."""
+    curves = partial(_curves, rows=rows, epochs=epochs)
+    again = any(_of(row, epochs, "top1")["epoch"].nunique() > 1 for _, row in rows.iterrows())
+    return [
+        Panel(CURVES_IN, partial(curves, measure="train_loss")),
+        Panel(REST_IN + style.rows_in(names(rows)), partial(_final, rows=rows, epochs=epochs)),
+        *(Panel(CURVES_IN, partial(curves, measure=measure)) for measure in HELD_OUT if again),
+    ]
+
+
+def _sheets(tasks: list[pd.DataFrame], epochs: pd.DataFrame) -> list[list[Panel]]:
+    """The panels of each figure; a task stays in one piece."""
+    sheets: list[list[Panel]] = []
+    for panels in (_panels(rows, epochs) for rows in tasks):
+        if not sheets or sum(one.inches for one in [*sheets[-1], *panels]) > SHEET_IN:
             sheets.append([])
-            room = SHEET_IN
-        sheets[-1].append((rows, heights))
-        room -= sum(heights)
+        sheets[-1] += panels
     return sheets
-
-
-def _sheet(tasks: list[tuple[pd.DataFrame, list[float]]], epochs: pd.DataFrame) -> Figure:
-    """One figure."""
-    lines = [(rows, number > 0) for rows, heights in tasks for number in range(len(heights))]
-    inches = [height for _, heights in tasks for height in heights]
-    with style.look():
-        figure = Figure(figsize=(style.WIDTH_IN, sum(inches)), layout="constrained")
-        parts = figure.subfigures(len(lines), 1, squeeze=False, height_ratios=inches)[:, 0]
-        for part, (rows, held_out) in zip(parts, lines, strict=True):
-            ratios = [CURVES_IN, CURVES_IN if held_out else REST_IN + style.rows_in(names(rows))]
-            left, right = part.subplots(2, 1, height_ratios=ratios)
-            if held_out:
-                _curves(left, rows, epochs, "held_out_loss", "loss on held-out images")
-                _curves(right, rows, epochs, "top1", "top-1 on held-out images")
-                right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.percent(value)))
-            else:
-                _curves(left, rows, epochs, "train_loss", "training loss")
-                left.set_title(panel_title(rows))
-                _final(right, rows, epochs)
-    return figure
 
 
 def learners(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[pd.DataFrame]:
@@ -215,18 +219,13 @@ def _with_names(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def asked_again(rows: pd.DataFrame, epochs: pd.DataFrame) -> bool:
-    """Whether held-out images were asked about in two epochs of some cell."""
-    return any(_of(row, epochs, "top1")["epoch"].nunique() > 1 for _, row in rows.iterrows())
-
-
 def _of(row: pd.Series, epochs: pd.DataFrame, measure: str) -> pd.DataFrame:
     """The epochs of a cell's repeats on its machine that have the measure."""
     same = [epochs[key] == row[key] for key in tables.IDENTITY]
     return epochs[np.logical_and.reduce([*same, epochs[measure].notna()])]
 
 
-def _curves(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame, measure: str, name: str) -> None:
+def _curves(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame, measure: str) -> None:
     """The median of each epoch with the range of the repeats as a band."""
     for place, (_, row) in enumerate(rows.iterrows()):
         values = _of(row, epochs, measure).groupby("epoch")[measure].agg(["median", "min", "max"])
@@ -237,7 +236,11 @@ def _curves(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame, measure: str, 
         axis.fill_between(
             values.index + 1, values["min"], values["max"], color=look["color"], alpha=0.12, lw=0
         )
-    axis.set(xlabel="epoch", ylabel=name)
+    axis.set(xlabel="epoch", ylabel=MEASURES[measure])
+    if measure == "train_loss":  # the first panel of its task
+        axis.set_title(panel_title(rows))
+    if measure == "top1":
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.percent(value)))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.grid(color="#E4E4E4")
 

@@ -89,9 +89,6 @@ def of_lengths(found: pd.DataFrame) -> str:
 
 def from_where_on(found: pd.DataFrame) -> int | None:
     """The shortest length after which every longer one brings little; None if the longest brings more."""
-    enough = None
-    for shorter, longer in reversed(list(zip(found.index[:-1], found.index[1:], strict=True))):
-        if found.at[longer, "gain"] >= LITTLE:
-            break
-        enough = int(shorter)
-    return enough
+    gained = found.index[found["gain"] >= LITTLE]
+    enough = gained[-1] if len(gained) else found.index[0]
+    return None if enough == found.index[-1] else int(enough)

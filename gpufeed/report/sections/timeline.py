@@ -71,11 +71,9 @@ def best_and_worst(cells: pd.DataFrame, records: pd.DataFrame, steps: pd.DataFra
     groups = [rows for rows in tables.tasks(cells) if tables.pipelines(rows)["loader"].nunique() > 1]
     if not groups:
         return []
-    rows = groups[min(verdicts.headlines(groups))]
-    ours = tables.pipelines(rows).sort_values("images_per_s", ascending=False)
-    title = f"{wording.task(ours)}; {wording.machine(ours)}"
-    ours = ours.assign(label=wording.labels(ours)).drop_duplicates("loader")
-    found = [step for _, row in ours.iterrows() if (step := _steady(row, title, records, steps)) is not None]
+    ours = tables.ranked(tables.pipelines(groups[min(verdicts.headlines(groups))]))
+    title, fastest = f"{wording.task(ours)}; {wording.machine(ours)}", ours.drop_duplicates("loader")
+    found = [step for _, row in fastest.iterrows() if (step := _steady(row, title, records, steps))]
     return [found[0], found[-1]] if len(found) > 1 else []
 
 

@@ -118,6 +118,14 @@ def test_what_was_not_measured_is_named(records):
     ]
 
 
+def test_a_loader_with_a_finished_repeat_in_another_cell_counts_as_measured(records):
+    cells = cells_of([path for paths in records.values() for path in paths])
+    again = cells[cells["loader"] == "resident"].assign(cell_id="another", status="failed")
+    assert unmeasured(pd.concat([cells, again])) == []
+    damaged = again.assign(loader=None, status="damaged")  # a record that cannot be read names no loader
+    assert unmeasured(pd.concat([cells, damaged])) == []
+
+
 def test_of_many_loaders_the_first_are_shown(records, monkeypatch):
     monkeypatch.setattr(run_results, "MOST", 1)
     rows = leaderboard(cells_of([path for paths in records.values() for path in paths]))

@@ -278,13 +278,19 @@ def test_a_skipped_pipeline_is_not_measured_and_its_loader_is_named(tmp_path):
             "Not measured here: 5 of 6 pipelines of this experiment. Not measured at all: a, b, c and 2 more "
             "loaders.",
         ),
+        (
+            "overlap my-loader.py:Loader",
+            "done",
+            "Not measured here: 1 of 2 pipelines of this experiment. Not measured at all: "
+            "my-loader.py:Loader.",
+        ),
     ],
 )
 def test_what_is_not_measured(planned, states, said):
-    ids = [f"photos-{loader}-{number}" for number, loader in enumerate(planned.split())]
+    loaders = {f"cell {number}": loader for number, loader in enumerate(planned.split())}
     states = states.split()
-    records = pd.DataFrame({"cell_id": ids[: len(states)], "status": states})
-    assert page.unmeasured(ids, records) == said
+    records = pd.DataFrame({"cell_id": [*loaders][: len(states)], "status": states})
+    assert page.unmeasured(loaders, records) == said
 
 
 def test_the_code_to_paste_names_the_class_folders_that_were_measured(tmp_path, monkeypatch):

@@ -197,6 +197,8 @@ def test_a_report_waits_for_verdicts_tables_and_figures_and_tells_the_plan(run):
     assert len(records) == 2 * len(tiny.plan.cells["tiny"])
     told = report(tiny).plan_info()
     assert told["experiments"]["tiny"]["cells"] == list(tiny.plan.cells["tiny"])
+    cells = tiny.plan.cells["tiny"].items()
+    assert told["experiments"]["tiny"]["loaders"] == {name: cell.loader for name, cell in cells}
     assert told["command"].endswith("--resources gpu=1 --configfile mine.yaml")
     assert report(tiny).comparisons() == []
     assert report(run(baseline="old")).comparisons() == ["out/comparison/tiny.csv"]

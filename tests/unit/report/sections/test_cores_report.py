@@ -109,6 +109,6 @@ def test_the_figure_has_a_labelled_line_a_loader(tmp_path):
 
 @given(st.lists(st.floats(0, 1), max_size=13), st.floats(0.01, 0.07))
 def test_names_never_lie_on_each_other(values, gap):
-    places = cores.spread(sorted(values), gap, 1.0)
+    places = style.spread(sorted(values), gap, 1.0)
     assert all(after - before >= gap - 1e-9 for before, after in pairwise(places))
     assert max(places, default=0) <= 1.0

@@ -80,8 +80,9 @@ test-all: setup lint
 
 BARE_DEBIAN := tests/system/test_bare_debian.py
 
+# the Debian first: it links uv's cache, into which later tests of the others write
 test-waiting:
-	$(PYTEST) -o cache_dir=.pytest_cache/waiting tests/workflow $(BARE_DEBIAN) -m "slurm or system"
+	$(PYTEST) -o cache_dir=.pytest_cache/waiting $(BARE_DEBIAN) tests/workflow -m "slurm or system"
 
 test-others:
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not alone and not slurm" --ignore $(BARE_DEBIAN)

@@ -41,7 +41,7 @@ $(if $(OFFLINE),$(PYTHON) -m gpufeed.cluster.bundle.contents $(OFFLINE) $(CUDA))
 $(BIN)/python -m pip install --quiet --disable-pip-version-check $(FROM_FOLDER) uv==$(UV_VERSION)
 endef
 
-.PHONY: setup ffcv demo test test-all test-slurm test-others docs lint lock bundle clean
+.PHONY: setup ffcv demo test test-all test-waiting test-others test-alone docs lint lock bundle clean
 
 setup: $(STAMP)
 
@@ -72,17 +72,24 @@ test: setup
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not alone and not system and not slurm and not cuda"
 	@$(BIN)/python tests/cuda/ledger.py stale
 
-# every test: those of Slurm mostly wait, so they run beside the others; the last ones want the machine for themselves
+# every test: those of Slurm and of a bare Debian mostly wait, for timers, disks and mirrors, so they run beside the
+# others; the last ones want the machine for themselves
 test-all: setup lint
-	$(MAKE) --no-print-directory -j 2 test-slurm test-others
-	$(PYTEST) -m alone
-	@$(BIN)/python tests/cuda/ledger.py stale
+	$(MAKE) --no-print-directory -j 2 test-waiting test-others
+	$(MAKE) --no-print-directory test-alone
 
-test-slurm:
-	$(PYTEST) -o cache_dir=.pytest_cache/slurm tests/workflow -m slurm
+BARE_DEBIAN := tests/system/test_bare_debian.py
+
+# the Debian first: it links uv's cache, into which later tests of the others write
+test-waiting:
+	$(PYTEST) -o cache_dir=.pytest_cache/waiting $(BARE_DEBIAN) tests/workflow -m "slurm or system"
 
 test-others:
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not alone and not slurm"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not alone and not slurm" --ignore $(BARE_DEBIAN)
+
+test-alone:
+	$(PYTEST) -m alone
+	@$(BIN)/python tests/cuda/ledger.py stale
 
 # README and docs as a site, build/site/index.html; a link that leads nowhere is an error
 docs: | $(BIN)/uv

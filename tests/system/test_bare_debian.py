@@ -13,13 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from dockerfile_fixtures import BUILD_S, NAMESPACE, Image, base_image, finished
+from dockerfile_fixtures import BUILD_S, NAMESPACE, RUN_S, Image, base_image, finished
 from ops_fixtures import LOAD, assert_links_to, assert_loaded
 from uv_fixtures import pinned_uv
 from workflow_fixtures import SHORT, Workflow
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800)]
 MIRROR = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages"]
+IMPORTS = "import snakemake.cli, gpufeed.benchmarks.end_to_end, gpufeed.report.publish"
 ROOM = 20 * 2**30  # bytes
 
 
@@ -81,6 +82,9 @@ def checkout(image) -> Path:
     tiny = {**SHORT["experiments"]["tiny"], "blocks": {"one": {"loader": "resident"}}}
     Workflow(folder, {**SHORT, "device": "auto", "experiments": {"tiny": tiny}})
     (folder / "results").mkdir(exist_ok=True)
+    # compiled once, by root: else each process of the user compiles what it imports, and keeps nothing of it
+    once = image.start(["env", "HOME=/root", "python", "-c", IMPORTS], RUN_S, folder=image.workdir)
+    assert once.returncode == 0, once.stdout
     subprocess.run(["chown", "-R", "1000:1000", folder], check=True)
     return folder
 

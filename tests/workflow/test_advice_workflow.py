@@ -21,9 +21,20 @@ def advised():
     return config
 
 
+def shorten_passes(flow):
+    """Let a probe end as soon as it can: here no number of it matters."""
+    module = flow.folder / "gpufeed/benchmarks/probe.py"
+    text = module.read_text()
+    for line in ("ROUND_S = 0.5 ", "TOGETHER_S = 3.0 "):
+        assert f"\n{line} #" in text
+        text = text.replace(line, f"{line.partition('=')[0]}= 0.01 ")
+    module.write_text(text)
+
+
 @pytest.mark.slow
 def test_cells_are_probed_and_the_best_one_is_measured_beside_todays(prepared):
     flow = prepared(advised())
+    shorten_passes(flow)
     part = flow.run("-n", "--config", "only={loader: [resident]}")  # asks for no advice
     assert re.search(r"^measure_cell +1$", part, re.MULTILINE)
     assert not re.search(r"^(probe_cell|advise) ", part, re.MULTILINE)

@@ -13,14 +13,22 @@ from process_fixtures import wait_until
 from workflow_fixtures import ROOT, TINY
 
 MEASURE = "results/reference/measure.py"
-TAG = "reference-test"
+TAG, STUBBED = "reference-test", "reference-stub"
 TWICE = [{"experiment": "tiny", "blocks": ["loaders"], "n": 2, "minutes": 5}]
-RUN = {**TINY, "least_s": 0, "use_instead": {}, "reference": TWICE}
+RUN = {**TINY, "least_s": 0, "use_instead": {}, "cache_decoder": "pillow", "reference": TWICE}
+# in place of measure_cell.py, where it matters who measures what, and not what comes out
+STUB = """
+from pathlib import Path
+Path(snakemake.output.record).write_text('{"status": "done"}')
+Path(snakemake.output.steps).touch()
+"""
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A clone of this checkout's last commit, with a tag on it and a commit after that with another plan."""
+    """A clone of this checkout's last commit, with a tag on it, a commit after that with another plan, and a
+    second tag whose cells are not measured.
+    """
     folder = tmp_path_factory.mktemp("measure") / "checkout"
     subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
     subprocess.run(["git", "tag", TAG], cwd=folder, check=True)
@@ -28,13 +36,16 @@ def checkout(tmp_path_factory):
     script = folder / MEASURE
     script.write_text(script.read_text().replace(": block {number}", ": changed {number}"))
     subprocess.run(["git", *own, "commit", "--quiet", "-am", "later"], cwd=folder, check=True)
+    (folder / "workflow/scripts/measure_cell.py").write_text(STUB)
+    subprocess.run(["git", *own, "commit", "--quiet", "-am", "stub"], cwd=folder, check=True)
+    subprocess.run(["git", "tag", STUBBED], cwd=folder, check=True)
     return folder
 
 
-def begun(checkout, work, config, *arguments) -> subprocess.Popen:
+def begun(checkout, work, config, *arguments, tag=TAG) -> subprocess.Popen:
     path = work.with_name(f"{work.name}.yaml")
     path.write_text(yaml.safe_dump(config))
-    asked = ["--tag", TAG, "--config", path, "--gpus", "", *arguments]
+    asked = ["--tag", tag, "--config", path, "--gpus", "", *arguments]
     command = [sys.executable, checkout / MEASURE, work, *asked]
     if "--minutes" not in arguments:
         command += ["--minutes", 30]
@@ -45,8 +56,8 @@ def begun(checkout, work, config, *arguments) -> subprocess.Popen:
     return subprocess.Popen(list(map(str, command)), cwd=checkout, env=environment, **pipes)
 
 
-def measured(checkout, work, config, *arguments) -> subprocess.CompletedProcess:
-    process = begun(checkout, work, config, *arguments)
+def measured(checkout, work, config, *arguments, tag=TAG) -> subprocess.CompletedProcess:
+    process = begun(checkout, work, config, *arguments, tag=tag)
     out, err = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -72,16 +83,23 @@ def records_in(folder) -> dict[str, list]:
 
 @pytest.mark.slow
 def test_blocks_of_a_tag_one_machine_after_the_other(checkout, tmp_path):
-    """The second machine makes neither the first's block nor its verdicts again, and uses the time it has."""
+    """Verdicts alone come first. The second machine makes neither these nor the first's block again, and uses
+    the time it has.
+    """
     commit = subprocess.run(
         ["git", "rev-parse", TAG], cwd=checkout, check=True, capture_output=True, text=True
     ).stdout.strip()
     once, thrice = ({**RUN, "reference": [{**TWICE[0], "n": n}]} for n in (1, 3))
-    first = measured(checkout, tmp_path / "first", once)
+    verdicts = measured(checkout, tmp_path / "verdicts", RUN, "--verdicts")
+    assert verdicts.returncode == 0, verdicts.stdout + verdicts.stderr
+    assert len(list((tmp_path / "verdicts/results/gate").rglob("*.json"))) == 2
+    assert records_in(tmp_path / "verdicts/results") == {}
+    done = tmp_path / "done"
+    shutil.copytree(tmp_path / "verdicts/results", done)
+    first = measured(checkout, tmp_path / "first", once, "--done", done)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "now    5.0 min  tiny loaders: block 0" in first.stdout  # the tag's words
-    done = tmp_path / "done"
-    shutil.copytree(tmp_path / "first/results", done)
+    shutil.copytree(tmp_path / "first/results", done, dirs_exist_ok=True)
     assert {number: len(found) for number, found in records_in(done).items()} == {"0": 2}
     short = ["--minutes", 8]  # for one of five minutes, until it has taken less
     second = measured(checkout, tmp_path / "second", thrice, "--done", done, *short)
@@ -95,12 +113,8 @@ def test_blocks_of_a_tag_one_machine_after_the_other(checkout, tmp_path):
         assert record["environment"]["cores_allowed"] == 1
         assert (record["environment"]["commit"], record["environment"]["dirty"]) == (commit, False)
     assert len(list(done.glob("records/tiny/*/*.steps.parquet"))) == 6
-    assert "rule gate:" in (tmp_path / "first/gpu0.log").read_text()
-    assert "rule gate:" not in (tmp_path / "second/gpu0.log").read_text()
-    verdicts = measured(checkout, tmp_path / "verdicts", RUN, "--verdicts")
-    assert verdicts.returncode == 0, verdicts.stdout + verdicts.stderr
-    assert len(list((tmp_path / "verdicts/results/gate").rglob("*.json"))) == 2
-    assert records_in(tmp_path / "verdicts/results") == {}
+    judging = [(tmp_path / f"{name}/gpu0.log").read_text() for name in ("verdicts", "first", "second")]
+    assert ["rule gate:" in said for said in judging] == [True, False, False]
     third = measured(checkout, tmp_path / "third", RUN, "--done", done, "--list")
     assert "2 of 2 blocks done, 0 minutes left" in third.stdout
     assert not (tmp_path / "third").exists()
@@ -110,10 +124,10 @@ def test_blocks_of_a_tag_one_machine_after_the_other(checkout, tmp_path):
 def test_two_places_share_blocks_and_verdicts(checkout, tmp_path):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
-    subprocess.run(["git", "bundle", "create", "-q", tmp_path / "bundle", TAG], cwd=checkout, check=True)
+    subprocess.run(["git", "bundle", "create", "-q", tmp_path / "bundle", STUBBED], cwd=checkout, check=True)
     both = ["--gpus", "", "", "--source", tmp_path / "bundle"]  # as on a machine without the repository
     work = tmp_path / "work"
-    done = measured(checkout, work, RUN, *both)
+    done = measured(checkout, work, RUN, *both, tag=STUBBED)
     assert done.returncode == 0, done.stdout + done.stderr
     judging = [(work / f"{name}.log").read_text().count("rule gate:") for name in ("gpu0", "gpu1")]
     assert judging == [1, 1]  # two that write one verdict would spoil each other's

@@ -1,6 +1,7 @@
 // draw_windows: the windows of random_resized_crop.py for a batch on the host, in one call without the GIL. Numbers and
 // order of operations are those of RandomResizedCrop.windows, whose docstring has the rule.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>

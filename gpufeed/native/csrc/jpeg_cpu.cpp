@@ -1,7 +1,9 @@
 // decode_jpegs and decode_jpeg_files on the CPU: the same bytes as on CUDA, as a reference for tests; slower than
 // libjpeg-turbo.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <optional>

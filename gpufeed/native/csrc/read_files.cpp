@@ -1,5 +1,6 @@
 // read_files: reads many whole files into one buffer in host memory, by threads that do not hold the GIL.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>

@@ -19,7 +19,7 @@ from image_fixtures import (
     write_shards,
     write_strips,
 )
-from process_fixtures import left_after
+from process_fixtures import fork_spdls_processes, left_after
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import LOADERS, load
@@ -89,6 +89,15 @@ every_pipeline_once = each([case for case in once if not (case.entry.ceiling or 
 @pytest.fixture
 def device():
     return torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def forked(request, device, monkeypatch):
+    """Starts SPDL's processes in less time where none uses CUDA; test_spdl_process.py spawns them, too."""
+    case = getattr(request.node, "callspec", None) and request.node.callspec.params.get("case")
+    if case and in_spdls_processes(case) and device.type == "cpu":
+        pytest.importorskip("spdl.pipeline")
+        fork_spdls_processes(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +290,7 @@ def test_state_goes_on_in_mid_epoch(case, make):
 @every_loader
 def test_early_exit_leaves_nothing_behind(case, make):
     resource_tracker.ensure_running()  # Python's own, which stays once a process was spawned
-    before = {process.pid for process in psutil.Process().children()}
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
     threads = set(threading.enumerate())
     loader = make(case)
     iterator = iter(loader)
@@ -291,7 +300,7 @@ def test_early_exit_leaves_nothing_behind(case, make):
         break
     loader.close()
     loader.close()
-    assert not left_after(10, [p for p in psutil.Process().children() if p.pid not in before])
+    assert not left_after(10, [p for p in psutil.Process().children(recursive=True) if p.pid not in before])
     assert [t.name for t in threading.enumerate() if t.name.startswith("gpufeed") and t not in threads] == []
 
 

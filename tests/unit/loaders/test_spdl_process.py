@@ -1,4 +1,7 @@
-"""SPDL's pipeline in processes of its own, held against the one in this process; on the CPU."""
+"""SPDL's pipeline in processes of its own, held against the one in this process; on the CPU.
+
+A server forks them, but where a test asks for `spawn`, by which a user's processes start.
+"""
 
 import gc
 import os
@@ -17,7 +20,7 @@ import torch
 from data_fixtures import REPOSITORY
 from hostile_fixtures import hostile_files, photo, saved
 from image_fixtures import MEAN, STD, request, write_files
-from process_fixtures import left_after, wait_until, words
+from process_fixtures import fork_spdls_processes, is_server, left_after, wait_until, words
 from transform_fixtures import (
     brief,
     exiting,
@@ -47,6 +50,17 @@ def manifest(tmp_path):
     others = [file.data for file in hostile_files().values() if file.damaged]
     jpegs = [data for data in others if data.startswith(b"\xff\xd8")]
     return write_files(tmp_path / "files", [*usual, *jpegs], "JPEG", (48, 64))
+
+
+@pytest.fixture
+def start():
+    return "forkserver"
+
+
+@pytest.fixture(autouse=True)
+def forked(start, monkeypatch):
+    if start == "forkserver":
+        fork_spdls_processes(monkeypatch)
 
 
 @pytest.fixture(params=list(KINDS))
@@ -82,7 +96,7 @@ def make(manifest, kind, no_thread_stays, open_loader):
 
 def processes() -> set[psutil.Process]:
     """Those that this one has started, without Python's helpers."""
-    found = psutil.Process().children(recursive=True)
+    found = [one for one in psutil.Process().children(recursive=True) if not is_server(one)]
     return {one for one in found if not any(helper in " ".join(words(one)) for helper in HELPERS)}
 
 
@@ -101,11 +115,16 @@ CHANGES = {
     },
     "random resized crop": {"workers": 1, "recipe": RandomResizedCrop(20, short_side=24, seed=3)},
 }
+SPAWN = pytest.mark.parametrize("start", ["spawn"])
 POOL = pytest.mark.parametrize("kind", ["pool"])  # which sends errors as the other kind does
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"), [("own process", "augment cpu"), *(("pool", name) for name in CHANGES)]
+    ("kind", "changes", "start"),
+    [
+        ("own process", "augment cpu", "spawn"),
+        *(("pool", name, "spawn" if name == "augment cpu" else "forkserver") for name in CHANGES),
+    ],
 )
 def test_batches_are_those_of_the_threads_of_this_process(make, changes):
     changes = CHANGES[changes]
@@ -222,6 +241,7 @@ def test_processes_killed_after_an_epoch_was_left_are_an_error_too(make):
 
 
 @POOL
+@SPAWN
 def test_processes_that_die_before_they_read_a_long_list_of_files_are_an_error(
     make, manifest, tmp_path, monkeypatch
 ):

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import asdict
 
 import ddp_fixtures
@@ -166,18 +165,14 @@ def test_a_node_that_waits_for_its_gpus_ends_when_asked(taker, lease_folder, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whom", ["starter", "step"])
-def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):
-    """step: Slurm asks all processes of the step, and the starter and its srun not at all."""
+def test_nodes_whose_starter_is_asked_to_end_keep_their_state(job, images):
+    """Whose step Slurm asks, and the starter not at all: test_real_slurm.py."""
     from gpufeed.training.engines.lightning import ASK_EVERY
 
     job("n1", "n2")
     code = f"import ddp_fixtures; ddp_fixtures.spread_training({str(images.root)!r}, 1, 2, waits_after=2)"
     starter, family = ddp_fixtures.started(code, images.root)
-    step = [member for member in family if "--nodelist=n1,n2" not in words(member)]  # all but srun
-    for process in [starter] if whom == "starter" else step:
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGTERM)
+    starter.send_signal(signal.SIGTERM)
     assert starter.wait(timeout=60) == sigterm_handler.STATUS
     assert not psutil.wait_procs(family, timeout=60)[1]
     assert load(images.root / "kept" / CHECKPOINT)[KEY]["step"] == 2 * ASK_EVERY

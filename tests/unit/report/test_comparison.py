@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from data_fixtures import published_results
-from record_fixtures import H200, cell, record, resumed, telemetry, unfinished, write
+from record_fixtures import H200, cell, record, resumed, telemetry, unfinished
+from record_fixtures import write_records as write
 
 from gpufeed.compare import NOTHING, REFUSED, REGRESSED, main
 from gpufeed.core.errors import GpufeedError

@@ -459,6 +459,7 @@ def test_the_published_repeatability_is_what_its_records_give(tmp_path, monkeypa
     assert "holds 1 and is narrower than +-5 % in 8 of 8." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_published_table_across_gpus_is_what_its_records_give(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(Path(__file__).parents[3])
     reference, page = Path("results/reference"), tmp_path / "across.md"

@@ -68,7 +68,7 @@ FIELDS = re.compile(r"^(Name|Version): *(\S+)", re.MULTILINE)
 def environment(device: torch.device) -> dict[str, Any]:
     """Return the present `environment` of a record (gpufeed/core/schemas/record.schema.yaml)."""
     nvml = devices.gpu_state(device)
-    commit, dirty = checkout(ROOT)
+    commit, dirty = code()
     return {
         "node": platform.node(),
         "machine": machine_id(),
@@ -80,7 +80,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "gpu": gpu_description(device, nvml),
         "driver": nvml["driver"],
         "stack": stack(torch.version.cuda),
-        "versions": versions(),
+        "versions": dict(versions()),
         "software": software(),
         "commit": commit,
         "dirty": dirty,
@@ -108,6 +108,13 @@ def stack(cuda_version: str | None) -> str:
     return f"cuda{cuda_version.split('.')[0]}" if cuda_version else "cpu"
 
 
+@cache
+def code() -> tuple[str | None, bool | None]:
+    """Return `checkout` of the code of this process, asked once: git takes two processes."""
+    return checkout(ROOT)
+
+
+@cache
 def versions() -> dict[str, str]:
     """Return the versions of the installed packages among PACKAGES, without importing them."""
     found = {}

@@ -72,6 +72,7 @@ def tuned(manifest, **axes):
     return tune(made.planted(**{**usual, **axes}), manifest, Stores(), "login1", threads=1)
 
 
+@pytest.mark.slow
 def test_a_real_tuning_tries_settings_that_fit_and_keeps_a_document(manifest, tmp_path):
     found = tuned(manifest)
     assert found["status"] == "done", found["sentence"]

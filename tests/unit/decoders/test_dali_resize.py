@@ -231,7 +231,11 @@ def test_the_tolerance_tells_another_resize(wrong, size):
 
 
 @pytest.mark.parametrize(
-    ("side", "size"), [*product([60, 500], [(8, 8), (24, 32), (224, 224)]), (3000, (8, 8))]
+    ("side", "size"),
+    [
+        *product([60, 500], [(8, 8), (24, 32), (224, 224)]),
+        pytest.param(3000, (8, 8), marks=pytest.mark.slow),
+    ],
 )
 def test_the_tolerance_is_what_can_happen_and_hardly_more(tmp_path, opened, side, size):
     """A frame of one pixel, white on black, is what the two treat most differently."""

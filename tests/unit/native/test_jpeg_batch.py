@@ -225,6 +225,7 @@ def test_windows_have_the_pixels_of_whole_images(cut_small, sampling, height, wi
     assert cut_small(files, windows=windows) == (0, [0, 0])
 
 
+@pytest.mark.slow
 def test_windows_of_a_mixture(kernels, cut_small):
     files = mixture()
     images, whole = by_batch(files)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from data_fixtures import published_results
-from record_fixtures import H200, cell, record, resumed, telemetry, unfinished, write
+from record_fixtures import H200, cell, record, resumed, telemetry, unfinished
+from record_fixtures import write_records as write
 
 from gpufeed.compare import NOTHING, REFUSED, REGRESSED, main
 from gpufeed.core.errors import GpufeedError
@@ -458,6 +459,7 @@ def test_the_published_repeatability_is_what_its_records_give(tmp_path, monkeypa
     assert "holds 1 and is narrower than +-5 % in 8 of 8." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_published_table_across_gpus_is_what_its_records_give(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(Path(__file__).parents[3])
     reference, page = Path("results/reference"), tmp_path / "across.md"

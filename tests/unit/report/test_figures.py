@@ -8,6 +8,8 @@ import record_fixtures as made
 from gpufeed.report import figures, load_records, publish, style, tables
 from gpufeed.report.sections import learning, timeline
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 
 @pytest.fixture(scope="module")
 def pipelining(tmp_path_factory):

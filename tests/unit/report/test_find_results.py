@@ -14,8 +14,6 @@ from gpufeed.report import find_results, publish
 from gpufeed.report.load_records import read_records
 from gpufeed.report.sections import equivalence
 
-pytestmark = pytest.mark.usefixtures("sketched")
-
 OURS = "gpu_decoding"
 GATE = "synthetic_224/overlap/b128-w0-pinned-s0"
 

@@ -12,8 +12,6 @@ import record_fixtures as made
 from gpufeed.core.config import ROOT
 from gpufeed.report import page, publish
 
-pytestmark = pytest.mark.usefixtures("sketched")
-
 HOSTILE = "failed </script><script>alert(1)</script> & <b>bold</b>"
 
 

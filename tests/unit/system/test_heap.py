@@ -59,10 +59,8 @@ def test_without_the_setting_a_steady_loop_faults_pages(request):
     assert faults(request.config.rootpath, "pass") > 100
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["a cell", *(pytest.param(kind, marks=pytest.mark.slow) for kind in MEASUREMENTS if kind != "a cell")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MEASUREMENTS)
 def test_every_measurement_faults_no_pages_in_a_steady_loop(request, kind):
     assert faults(request.config.rootpath, MEASUREMENTS[kind]) < 10
 

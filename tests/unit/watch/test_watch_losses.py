@@ -23,7 +23,7 @@ def bursts(watched) -> int:
     return sum(one["kind"] == "compute_only" for one in watched.record.done)
 
 
-@pytest.mark.parametrize(("workers", "accumulate"), [(0, 1), (2, 4)])
+@pytest.mark.parametrize(("workers", "accumulate"), [(0, 1), pytest.param(2, 4, marks=pytest.mark.slow)])
 def test_a_plain_loop(tmp_path, accumulate, workers):
     unwatched = fixtures.train(fixtures.loader_of(STEPS, workers=workers), EPOCHS, accumulate)
     watched = gpufeed.watch(

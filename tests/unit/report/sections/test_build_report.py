@@ -9,8 +9,6 @@ from gpufeed.benchmarks.store_builds import DOCUMENT
 from gpufeed.report import load_records, publish
 from gpufeed.report.sections import builds, provenance
 
-pytestmark = pytest.mark.usefixtures("sketched")
-
 SENTENCE = "Decoder nvimgcodec needs <a GPU> & this node has none."
 SHOWN = ("images", "decoder", "cores", "seconds", "n", "buffers")
 

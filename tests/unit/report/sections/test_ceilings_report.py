@@ -53,6 +53,7 @@ def test_parts_of_the_bar_add_up_to_the_epoch():
     assert parts["decode"] == pytest.approx(0.2)  # no more than what is left of the wait
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_table_and_the_figure(tmp_path):
     paths = [made.write(tmp_path, found) for found in several()]
     publish.plot_ceilings(paths, tmp_path / "t.csv", tmp_path / "f.svg")
@@ -82,6 +83,7 @@ def test_the_table_and_the_figure(tmp_path):
     assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_speed_against_au_has_every_pipeline_that_is_done():
     svg = style.to_svg(ceilings.draw_speeds(several()))
     words = "".join(ElementTree.fromstring(svg[svg.index("<svg") :]).itertext())

@@ -91,6 +91,7 @@ def test_the_pages_section_has_the_model_and_its_troubles(tmp_path):
     assert section.index("<svg ") < section.index("skipped</span>")
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_figure_of_nothing_says_why(tmp_path):
     path = write_evaluation(tmp_path, unfinished("failed", "Found evaluation loss nan."))
     publish.plot_confusion(path, tmp_path / "confusion.svg")
@@ -104,6 +105,7 @@ def test_a_matrix_that_is_not_that_of_its_classes_is_damage(tmp_path, matrix):
         confusion.read(path)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_predictions_beside_an_evaluation_are_shown_and_their_text_is_only_text(tmp_path):
     published = tmp_path / "results/reference/h200"
     ids = measured(published)

@@ -94,6 +94,7 @@ def test_where_cores_are_not_varied_there_is_no_answer(tmp_path):
     assert cores.answers(cells_of(tmp_path / "b", shares=without)) == []
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_figure_has_a_labelled_line_a_loader(tmp_path):
     figure = cores.draw(cells_of(tmp_path))
     (axis,) = figure.axes

@@ -10,8 +10,6 @@ from gpufeed.core.equivalence_verdict import Verdict, variant
 from gpufeed.report import load_records, publish
 from gpufeed.report.sections import equivalence
 
-pytestmark = pytest.mark.usefixtures("sketched")
-
 SETTINGS = {
     "batch_size": 128,
     "workers": 0,

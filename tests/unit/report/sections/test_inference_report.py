@@ -135,6 +135,7 @@ def test_rates_are_divided_by_eager_of_the_same_precision():
     assert inference_rows.rival(rows, "int8") is rows["eager", "fp32"]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_table_and_figure_are_written_by_the_script(tmp_path):
     paths = [made.write(tmp_path, measured())]
     paths.append(made.write(tmp_path / "another", stopped()))

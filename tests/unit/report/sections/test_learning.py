@@ -125,6 +125,7 @@ def test_activations_in_different_pipelines_or_with_one_seed_are_not_compared(tm
 losses = st.lists(st.floats(0, 10), min_size=1, max_size=3)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_what_a_repeat_learnt_that_was_taken_up_again_counts(tmp_path):
     paths = []
     for loader, loss in (("resident", 0.5), ("overlap", 0.25)):

@@ -114,6 +114,7 @@ def measured(tmp_path, speeds):
     return *read(paths), steps
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_fastest_and_the_slowest_loader_are_drawn_on_one_scale(tmp_path):
     cells, table, steps = measured(
         tmp_path, {"overlap": 400, "dataloader_sync": 100, "fastai": 200, "replay": 999}

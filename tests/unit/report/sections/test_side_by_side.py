@@ -186,6 +186,7 @@ def test_two_machines_are_two_comparisons_and_one_side_alone_is_none(tmp_path):
     ]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_table_figures_and_page_have_the_numbers(tmp_path):
     paths, two = measured(tmp_path, ((320, 0.6), (640, 0.2)), ((300, 0.6), (640, 0.2)))
     outs = [tmp_path / name for name in ("table.csv", "phases.svg", "totals.svg")]
@@ -202,19 +203,30 @@ def test_table_figures_and_page_have_the_numbers(tmp_path):
     assert side_by_side.section(load_records.read_records(paths), steps, {}, "notebook") == []
 
 
-@pytest.mark.parametrize("status", ["skipped", "failed"])
-def test_a_pair_that_was_not_measured_is_told_on_the_page(tmp_path, status):
-    results, axes = tmp_path / "results", {"experiment": "notebook", "synchronise": "step", "steps": 20}
+def unmeasured(results, status):
+    """Writes a pair of which the second has this status; returns the cells by their place in the pair."""
+    axes = {"experiment": "notebook", "synchronise": "step", "steps": 20}
     done, stopped = made.cell("dataloader_sync", **axes), made.cell("overlap", **axes)
     made.write(results, made.record(done))
     made.write(results, made.unfinished(stopped, status, "why it was not"))
-    two = dict(zip(NAMES, (done.id, stopped.id), strict=True))
+    return dict(zip(NAMES, (done.id, stopped.id), strict=True))
+
+
+@pytest.mark.parametrize("status", ["skipped", "failed"])
+def test_a_pair_that_was_not_measured_is_told_on_the_page(tmp_path, status):
+    two = unmeasured(tmp_path, status)
     plan = made.plan_info({"notebook": list(two.values())})
     for planned_pair, times in (({}, 0), (two, 1)):
         plan["experiments"]["notebook"]["side_by_side"] = planned_pair
-        publish.report(results, ["notebook"], plan, results / "report.html")
-        assert (results / "report.html").read_text().count(side_by_side.NOTHING) == times
-    paths = sorted(results.glob("records/notebook/*/*.json"))
+        publish.report(tmp_path, ["notebook"], plan, tmp_path / "report.html")
+        assert (tmp_path / "report.html").read_text().count(side_by_side.NOTHING) == times
+
+
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize("status", ["skipped", "failed"])
+def test_figures_of_a_pair_that_was_not_measured_say_so(tmp_path, status):
+    two = unmeasured(tmp_path / "results", status)
+    paths = sorted(tmp_path.glob("results/records/notebook/*/*.json"))
     outs = [tmp_path / name for name in ("table.csv", "phases.svg", "totals.svg")]
     assert publish.plot_side_by_side(paths, two, *outs) == [side_by_side.NOTHING]
     assert "Nothing to draw" in outs[1].read_text()

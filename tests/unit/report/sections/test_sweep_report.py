@@ -46,6 +46,7 @@ def test_the_table_has_a_row_a_point_with_median_and_range(results, tmp_path):
     assert set(other["batch_size"]) == {32, 1024}
 
 
+@pytest.mark.usefixtures("drawn")
 def test_figures_are_drawn_and_name_what_they_show(results, tmp_path):
     _, paths = results
     publish.plot_sweep(paths, tmp_path / "a.svg", tmp_path / "b.svg")
@@ -65,24 +66,27 @@ def test_figures_are_drawn_and_name_what_they_show(results, tmp_path):
 
 def test_the_note_under_the_figure_says_what_a_core_is(tmp_path):
     """Nothing where each core is one, how they share where some do, and that it is unknown where it is."""
-    found = {}
+    (path,) = swept.write_sweeps(tmp_path, decoders=["simplejpeg"], counts=(1, 4, 16))
+    sweep, found = record.DECODING.read(path), {}
+
+    def note():
+        points, _ = decoding_tables.read_sweeps([path])
+        return decoding.say_threads(points)
+
+    found["older"] = note()  # without the field
     for name, of in {"own": lambda n: n, "shared": lambda n: -(-n // 2), "unknown": lambda n: None}.items():
-        (path,) = swept.write_sweeps(tmp_path / name, decoders=["simplejpeg"], counts=(1, 4, 16))
-        sweep = record.DECODING.read(path)
         for point in sweep["points"]:
             point["physical_cores"] = of(point["cores"])
         record.DECODING.write(sweep, path)
-        found[name] = report_of(tmp_path / name)
-    note = "Cores are hardware threads"
-    assert note not in found["own"]
+        found[name] = note()
+    threads = "Cores are hardware threads"
+    assert found["own"] == ""
     assert (
-        f"{note}, of which several share a physical core: 4 are on 2 and 16 are on 8.</figcap"
-        in found["shared"]
+        found["shared"] == f"{threads}, of which several share a physical core: 4 are on 2 and 16 are on 8."
     )
-    unknown = f"{note}; whether two of them share a physical core is not known.</figcap"
-    assert unknown in found["unknown"]
-    swept.write_sweeps(tmp_path / "older", decoders=["simplejpeg"])  # without the field
-    assert unknown in report_of(tmp_path / "older")
+    unknown = f"{threads}; whether two of them share a physical core is not known."
+    assert found["unknown"] == found["older"] == unknown
+    assert f"{unknown}</figcap" in report_of(tmp_path)
 
 
 @pytest.mark.parametrize("gpu", [made.H200, None])

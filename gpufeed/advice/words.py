@@ -64,10 +64,11 @@ def lost_share(advice: Mapping[str, Any], measured: Mapping[str, float]) -> floa
 def is_faster(one: Mapping[str, Any], advice: Mapping[str, Any], measured: Mapping[str, float]) -> bool:
     """Return whether a measured candidate is faster than what is done today.
 
-    Where that already reaches the training alone, only a candidate whose own training is faster can be.
+    Where that already reaches the training alone, only a candidate whose own training is faster can be. Where
+    it is above that, the limit was disturbed and says nothing.
     """
     ours, today = one["compute_images_per_s"], advice["compute_images_per_s"]
-    at_limit = today is not None and lost_share(advice, measured) < 1 - 1 / MATTERS
+    at_limit = today is not None and 1 - MATTERS <= lost_share(advice, measured) < 1 - 1 / MATTERS
     able = not at_limit or (ours is not None and ours >= MATTERS * today)
     return able and measured[one["cell_id"]] >= MATTERS * measured[advice["of"]]
 
@@ -85,7 +86,8 @@ def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator
             gain = f"{times:.2f} times today's {number(today)}"
             yield f"Do this: {faster[0]['change']}. {rates(faster[0], measured)}, {gain}."
         elif measured[seen[0]["cell_id"]] >= MATTERS * today:
-            yield "Leave it as it is: training alone is not faster. What was measured above that is chance."
+            why = "so what was measured above that was disturbed, or is chance"
+            yield f"Leave it as it is: training alone is not faster, {why}."
         else:
             none = "the measured change is not"
             if len(seen) > 1:

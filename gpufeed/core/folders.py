@@ -55,7 +55,7 @@ def keep_byte_code(folder: Path) -> None:
     """Let jobs keep Python's byte code in `folder` where they can keep none beside torch's files.
 
     That is so with PYTHONDONTWRITEBYTECODE, as many container images have it, and in an installation that the
-    user may not write to. Every job that imports torch would compile its modules again, for ten seconds.
+    user may not write to. Every job would compile the modules of torch again, for nine seconds of a core.
     """
     torch = find_spec("torch")
     if torch is None or os.path.exists(torch.cached) or "PYTHONPYCACHEPREFIX" in os.environ:

@@ -25,7 +25,7 @@ SHORTEST = 4  # steps of a burst
 WITHOUT_BURSTS = 32  # steps of an end-to-end stretch
 SETTLE = 16  # steps left out after a burst, with several ranks and a loader whose queue is unknown
 LONGEST_SETTLE = 64  # the same with one process; a fetch that waits ends it earlier
-SHARE = 4  # 1/SHARE of a burst leads it in where nobody can look into the loader's queue
+LEAD = 4  # 1/LEAD of a burst does not count where nobody can look into the loader's queue
 OFTEN, APART = 24, 8  # after so many pairs, the steps of so many lie between two and the next two
 WAITS = 0.1  # of a step's time: a fetch that takes longer has found an empty queue
 # a step so many times as long as the stretch's median, and so long, contains an evaluation or a checkpoint
@@ -375,7 +375,7 @@ class Stretches:
                 break
             lead = self.accumulate  # steps that fill the device's queue of work
             if self.sizes.unseen:  # it may still make the held batches
-                lead *= max(1, self.sizes.burst // (SHARE * self.accumulate))
+                lead *= max(1, self.sizes.burst // (LEAD * self.accumulate))
             yield "stock", lead
             rest = self.stocked // self.accumulate * self.accumulate - lead
             if self.between is None and rest > 0:

@@ -158,12 +158,14 @@ def test_at_the_limit_only_a_faster_step_is_advised(probes):
     step, same, of = (found["candidates"][n]["cell_id"] for n in (0, 1, 3))
     said = lines(found, {of: 990, same: 1050})
     assert said[0].endswith("The model itself is the limit.")
-    assert said[1].startswith("Leave it as it is: training alone is not faster.")
+    assert said[1].startswith("Leave it as it is: training alone is not faster, so")
     assert said[2].startswith("Measured too: loader overlap")
     said = lines(found, {of: 990, same: 1050, step: 1200})
     assert said[1].startswith("Do this: loader host_cache")
     assert said[2].startswith("Measured too: loader overlap")
     assert lines(found, {of: 900, same: 1050})[1].startswith("Do this: loader overlap")
+    # a limit that today's rate is far above says nothing
+    assert lines(found, {of: 1200, same: 1500})[1].startswith("Do this: loader overlap")
 
 
 def test_what_is_measured_next_has_alternatives_only_where_one_was_chosen(probes):

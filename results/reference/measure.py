@@ -10,8 +10,9 @@ The plan is the tag's, too: what begins here goes on as the clone's measure.py.
 DONE is what earlier machines with the same model of card brought back: copy WORK/results over it. Its
 documents of this commit are not measured again, but for blocks of which a machine skipped some: these come
 last, since another may have what they need. --list measures nothing: it prints the blocks and their
-minutes, and which ones time does not allow. Verdicts take longer than blocks: --verdicts makes them alone, on
-all GPUs of a large machine, for machines with one GPU, whose blocks nobody disturbs.
+minutes, and which ones time does not allow. Verdicts take longer than blocks: --verdicts makes them alone, so
+that machines with one GPU have time for blocks. It times nothing, so places may share a GPU then:
+--gpus 0 0 0 0 --cores 4 makes four verdicts at once.
 """
 
 import argparse
@@ -39,6 +40,7 @@ from gpufeed.core.plan_builds import planned_builds
 from gpufeed.core.result_kinds import RESULT_KINDS
 from gpufeed.core.run_part import matching
 from gpufeed.core.run_time_estimate import measured_seconds, usual_seconds
+from gpufeed.system.gpu_locks import file_locks
 from gpufeed.workflow.gates import Gates
 from gpufeed.workflow.run import Run
 
@@ -204,11 +206,17 @@ class Place:
             (folder / "results" / name).symlink_to(self.work / name)
 
     def snakemake(
-        self, what: str, documents: Iterable[str], *omit: str, cores: list[int] | None = None
+        self,
+        what: str,
+        documents: Iterable[str],
+        *omit: str,
+        cores: list[int] | None = None,
+        shares: bool = False,
     ) -> bool:
         """Make these documents, or what they need without the jobs of some rules.
 
-        Return whether all went well; what was said is in a log in WORK.
+        shares: whether other places may use the GPU at once. Return whether all went well; what was said is
+        in a log in WORK.
         """
         documents, cores = [f"results/{path}" for path in documents], cores or self.cores
         if STOPPED.is_set():
@@ -221,6 +229,8 @@ class Place:
         command += ["--configfile", *self.configs, "--cores", str(len(cores)), "--resources", "gpu=1"]
         folder, began = self.work / self.name, time.monotonic()
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": self.gpu, "PYTHONPATH": path_with(folder)}
+        if shares:
+            environment[file_locks.VARIABLE] = str(self.work / f"{self.name}.locks")
         os.sched_setaffinity(0, cores)  # of this thread, whose processes have it, too
         with (self.work / f"{self.name}.log").open("a") as log:
             process = subprocess.Popen(
@@ -287,10 +297,15 @@ def measure(
     open_ones = [path for path in verdicts if not passed(places[0].work / path, commit)]
     waiting, lock = [] if judge else list(blocks), threading.Lock()
 
-    def shared_out(what: str, paths: list[str]) -> list[bool]:
-        shares = [paths[number :: len(places)] for number in range(len(places))]
+    def shared_out(what: str, paths: list[str], **how: bool) -> list[bool]:
+        parts = [paths[number :: len(places)] for number in range(len(places))]
+
+        def make(place: Place, part: list[str]) -> bool:
+            cores = [core for other in places if other.gpu == place.gpu for core in other.cores]
+            return place.snakemake(what, part, cores=cores, **how)
+
         with ThreadPoolExecutor() as pool:
-            return list(pool.map(lambda place, share: place.snakemake(what, share), places, shares))
+            return list(pool.map(make, places, parts))
 
     def next_block() -> Block | None:
         with lock:
@@ -309,7 +324,7 @@ def measure(
                 well = False
         return well
 
-    well = shared_out("verdicts", open_ones)
+    well = shared_out("verdicts", open_ones, shares=judge)
     keep_verdicts(places[0].work, commit)
     well += shared_out("models", [path for block in waiting for path in block.models])
     with ThreadPoolExecutor() as pool:
@@ -378,6 +393,11 @@ def main() -> int:
         parser.error(
             f"found {len(allowed)} cores; expected {given.cores} for each of {len(given.gpus)} GPUs: "
             "lower --cores or name fewer GPUs"
+        )
+    named = [gpu for gpu in given.gpus if gpu]
+    if len(set(named)) < len(named) and not given.verdicts:
+        parser.error(
+            "found a GPU twice in --gpus; expected each once: only with --verdicts may places share it"
         )
     work, configs = given.work.resolve(), [path.resolve() for path in given.config]
     clone = work / "gpu0"

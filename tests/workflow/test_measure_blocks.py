@@ -178,6 +178,8 @@ def test_what_it_refuses(checkout, tmp_path):
     assert (few.returncode, "10000 for each of 1 GPUs" in few.stderr) == (2, True)
     untagged = measured(checkout, work, RUN, "--tag", "nowhere")
     assert (untagged.returncode, "found no tag nowhere" in untagged.stderr) == (2, True)
+    twice = measured(checkout, work, RUN, "--gpus", "0", "0")
+    assert (twice.returncode, "found a GPU twice" in twice.stderr) == (2, True)
     nowhere = measured(checkout, work, RUN, "--done", tmp_path / "other")
     assert (nowhere.returncode, "found no" in nowhere.stderr) == (2, True)
     assert not work.exists()

@@ -228,7 +228,7 @@ def test_a_repeat_goes_on_that_slurm_asks_to_end_some_time_before_its_time_limit
         run("scontrol", "update", f"jobid={job}", "timelimit=10")
         step = load(kept)[KEY]["step"]
         goes_on = f"resuming after step {step}, "
-        wait_until(lambda: goes_on in text_of(log), 120)
+        wait_until(lambda: goes_on in text_of(log), 240)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

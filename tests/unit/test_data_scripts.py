@@ -41,27 +41,27 @@ def test_download_of_a_wrong_file_ends_the_job_with_three_lines(tmp_path, capsys
     assert not (tmp_path / "out/a.bin").exists()
 
 
-def test_prepare_dataset(tmp_path):
+def prepare(tmp_path, **params) -> tuple[Manifest, str]:
+    """Runs the script of the rule; returns what it has prepared and its log."""
     run_script(
         "prepare_dataset",
         input=Named(archives=[]),
-        params=Named(
-            layout="synthetic",
-            dataset="small",
-            options={"count": 20, "size": 8, "classes": 2},
-            resize=[6, 4],
-            quantity={},
-        ),
-        output=Named(manifest=str(tmp_path / "manifest.parquet"), images=str(tmp_path / "images")),
+        params=Named(quantity={}, **params),
+        output=Named(manifest=str(tmp_path / "out/manifest.parquet"), images=str(tmp_path / "out/images")),
         config={"max_quarantined_share": 0.0, "data_form": "folders"},
         threads=2,
         log=[str(tmp_path / "log")],
     )
-    manifest = Manifest.read(tmp_path / "manifest.parquet")
+    return Manifest.read(tmp_path / "out/manifest.parquet"), (tmp_path / "log").read_text()
+
+
+def test_prepare_dataset(tmp_path):
+    options = {"count": 20, "size": 8, "classes": 2}
+    manifest, log = prepare(tmp_path, layout="synthetic", dataset="small", options=options, resize=[6, 4])
     assert manifest.info.dataset == "small"
     assert len(manifest) == 20
     assert manifest.image_size() == (6, 4)
-    assert "'train': 16" in (tmp_path / "log").read_text()
+    assert "'train': 16" in log
 
 
 def test_a_folder_of_images_of_several_sizes_is_for_some_recipes_which_the_log_says(tmp_path):
@@ -69,25 +69,12 @@ def test_a_folder_of_images_of_several_sizes_is_for_some_recipes_which_the_log_s
         (tmp_path / "own" / name).mkdir(parents=True)
         for number, side in enumerate(sides):
             Image.new("RGB", (side, side)).save(tmp_path / f"own/{name}/{number}.png")
-    folder = {"path": str(tmp_path / "own"), "names": "a digest"}
-
-    def prepare(resize):
-        run_script(
-            "prepare_dataset",
-            input=Named(archives=[]),
-            params=Named(
-                layout="image_folder", dataset="own", options={}, resize=resize, folder=folder, quantity={}
-            ),
-            output=Named(manifest=str(tmp_path / "out/manifest.parquet")),
-            config={"max_quarantined_share": 0.0, "data_form": "folders"},
-            threads=1,
-            log=[str(tmp_path / "log")],
-        )
-
-    prepare(None)
-    assert "2 image sizes in own" in (log := (tmp_path / "log").read_text())
+    own = {"layout": "image_folder", "dataset": "own", "options": {}}
+    own["folder"] = {"path": str(tmp_path / "own"), "names": "a digest"}
+    manifest, log = prepare(tmp_path, **own, resize=None)
+    assert len(manifest) == 4
+    assert "2 image sizes in own" in log
     assert "resize: [height, width]" in log
-    assert len(Manifest.read(tmp_path / "out/manifest.parquet")) == 4
-    prepare([8, 8])
-    assert "image sizes" not in (tmp_path / "log").read_text()
-    assert Manifest.read(tmp_path / "out/manifest.parquet").image_size() == (8, 8)
+    manifest, log = prepare(tmp_path, **own, resize=[8, 8])
+    assert manifest.image_size() == (8, 8)
+    assert "image sizes" not in log

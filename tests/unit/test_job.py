@@ -83,25 +83,16 @@ def test_a_document_is_kept_with_its_attempt_and_what_stopped_it_is_printed(
     assert capsys.readouterr().err == stderr
 
 
-def test_a_sentence_that_the_terminal_of_the_run_prints_is_not_printed_twice(
-    started, tmp_path, capsys, monkeypatch
-):
+def test_a_sentence_that_the_terminal_of_the_run_prints_is_not_printed_twice(started, capsys, monkeypatch):
     monkeypatch.setenv(QUIET, "1")
-
-    def write(data, path):
-        (tmp_path / "made.json").write_text(json.dumps(data))
-
     for status, sentence, said, stderr in (
         ("skipped", "There is no GPU.", None, ""),
         ("partly", "One is short.", None, "a work partly: One is short.\n"),
         ("failed", "It broke.", ["onnx failed: why"], "a work: onnx failed: why\n"),
     ):
         document = {"attempt": 1, "status": status, "sentence": sentence}
-        started(
-            lambda job, found=document, said=said: job.write_document(
-                found, job.output[0], write, "a work", said
-            )
-        )
+        given = (lambda data, path: None, "a work", said)
+        started(lambda job, found=document, given=given: job.write_document(found, job.output[0], *given))
         assert capsys.readouterr().err == stderr
 
 

@@ -227,6 +227,9 @@ def test_what_cannot_be_is_a_sentence(photos, changes, said):
     wanted = {"name": "dataloader_sync", "source": "photos", "batch_size": 4, "device": "cpu"} | changes
     with pytest.raises(gpufeed.GpufeedError, match=re.escape(said)):
         gpufeed.loader(**wanted)
+
+
+def test_what_cannot_be_prepared_is_a_sentence(photos):
     with pytest.raises(gpufeed.GpufeedError, match="source 'no_folder'"):
         gpufeed.prepare("no_folder")
     with pytest.raises(gpufeed.GpufeedError, match=r"resize: 32, in gpufeed\.prepare"):

@@ -117,15 +117,10 @@ def test_the_table_of_workers_is_of_its_records():
     )
     cells = published("pipelining")
     cells = cells[(cells["prefetch_factor"].isna() | (cells["prefetch_factor"] == 2)) & cells["pin_memory"]]
+    cells = cells[cells["ceiling_share"].notna()]
+    usual = {"loader": "dataloader_workers", "persistent_workers": True}
     rows = [
-        the(cells[cells["ceiling_share"].notna()], loader="dataloader_sync")
-        if count == 0
-        else the(
-            cells[cells["ceiling_share"].notna()],
-            loader="dataloader_workers",
-            workers=count,
-            persistent_workers=True,
-        )
+        the(cells, **usual, workers=count) if count else the(cells, loader="dataloader_sync")
         for count in counts
     ]
     assert counts == [0, 1, 2, 4, 8, 16]

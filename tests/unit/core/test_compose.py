@@ -76,9 +76,8 @@ def command_in(words: str) -> list[str]:
 
 @pytest.mark.parametrize("which", ["photographs", pytest.param("all", marks=pytest.mark.slow)])
 def test_both_composers_agree_on_shipped_cells_and_jobs_get_them_whole(monkeypatch, which):
-    monkeypatch.setattr(
-        "gpufeed.core.compose.read_hyper", cache(read_hyper)
-    )  # a job restores one cell, this all
+    # a job restores one cell, this all
+    monkeypatch.setattr("gpufeed.core.compose.read_hyper", cache(read_hyper))
     offer({"synthetic": row(shipped(), "synthetic")})
     known: dict = {}
     for names in SHIPPED if which == "all" else [("config.yaml",)]:
@@ -242,7 +241,7 @@ def test_values_come_through_hydras_grammar_as_they_are(value):
 @given(st.floats(1e-12, 1e6), st.text(max_size=20), st.integers(1, 512))
 @settings(max_examples=40)
 def test_a_cells_file_gives_back_the_whole_cell(tmp_path_factory, rate, text, workers):
-    path = tmp_path_factory.mktemp("cells") / "cell.yaml"
+    path = tmp_path_factory.getbasetemp() / "cell.yaml"
     hyper = {"model": {"channels": [1, 2]}, "trainer": {"learning_rate": rate}, "augment": {}}
     cell = Cell("e", "d", "resident", workers=workers, overrides=("a.b=1", text), hyper=hyper)
     compose.write_cell(path, cell, "What it is,\n\nin words.")
@@ -279,12 +278,8 @@ def test_values_of_a_composed_command_are_plain_data():
     assert isinstance(found, Composed)
     assert json.loads(json.dumps(found.values)) == found.values
     assert found.values["data"]["layout"] == "tiny_imagenet"
-    assert {key: found.choices[key] for key in ("data", "model", "trainer", "augment")} == {
-        "data": "tiny_imagenet",
-        "model": "vit_tiny",
-        "trainer": found.choices["trainer"],
-        "augment": "torch",
-    }
+    assert found.choices.items() >= {"data": "tiny_imagenet", "model": "vit_tiny", "augment": "torch"}.items()
+    assert "trainer" in found.choices
 
 
 def test_a_loader_by_reference_has_options_and_others_have_none():

@@ -24,24 +24,9 @@ PIPELINING = ["experiments", "pipelining"]
 SYNTHETIC = ["sources", "synthetic", "options"]
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        ("config.yaml",),
-        *(
-            ("config.yaml", name)
-            for name in (
-                "demo.yaml",
-                "own.yaml",
-                "reference.yaml",
-                "accuracy.yaml",
-                "notebook.yaml",
-            )
-        ),
-    ],
-)
-def test_shipped_configs_plan_every_experiment_that_they_run(files):
-    config = merged(*files)
+@pytest.mark.parametrize("name", ["config", "demo", "own", "reference", "accuracy", "notebook"])
+def test_shipped_configs_plan_every_experiment_that_they_run(name):
+    config = merged("config.yaml", f"{name}.yaml")
     plan = planned(config)
     assert all(plan.cells[name] for name in config["run"])
 
@@ -196,18 +181,12 @@ def test_a_wrong_config_says_what_was_found_and_what_to_do(path, value, found, r
 RESIZED = {"layout": "synthetic", "options": {"count": 2500, "size": 64}, "resize": [32, 32]}
 
 
-CACHED = {
-    "title": "t",
-    "question": "q",
-    "blocks": {"a": {"dataset": "mixed", "loader": "resident", "steps": 4}},
-}
+def experiment(dataset: str, loader: str, **more) -> dict:
+    block = {"dataset": dataset, "loader": loader, "steps": 4}
+    return {"title": "t", "question": "q", "blocks": {"a": block}, **more}
 
 
-PLAIN = {
-    "title": "t",
-    "question": "q",
-    "blocks": {"a": {"dataset": "synthetic", "loader": "resident", "steps": 4}},
-}
+CACHED, PLAIN = experiment("mixed", "resident"), experiment("synthetic", "resident")
 
 
 def with_resized(cache_decoder: str, experiment: dict, use_instead: dict | None = None) -> dict:
@@ -221,13 +200,11 @@ def with_resized(cache_decoder: str, experiment: dict, use_instead: dict | None 
 @pytest.mark.parametrize("decoders", [["pillow", "dali_gpu"], ["strips"]])
 @pytest.mark.parametrize("where", ["cache_decoder", "builds", "one_core", "stand_in"])
 def test_strips_resize_nothing(decoders, where):
-    counted = {**PLAIN, "builds": {"dataset": "mixed", "decoders": ["opencv"], "counts": [10]}}
+    builds = {"dataset": "mixed", "decoders": ["opencv"], "counts": [10]}
     config = {
         "cache_decoder": with_resized(decoders[0], CACHED),
-        "builds": with_resized("pillow", {**counted, "builds": {**counted["builds"], "decoders": decoders}}),
-        "one_core": with_resized(
-            "pillow", {**counted, "builds": {**counted["builds"], "one_core": decoders}}
-        ),
+        "builds": with_resized("pillow", {**PLAIN, "builds": {**builds, "decoders": decoders}}),
+        "one_core": with_resized("pillow", {**PLAIN, "builds": {**builds, "one_core": decoders}}),
         "stand_in": with_resized(decoders[0], PLAIN, {"synthetic": "mixed"}),
     }[where]
     if "strips" not in decoders:
@@ -243,8 +220,7 @@ def test_strips_resize_nothing(decoders, where):
 
 def test_a_cache_of_strips_that_nobody_resizes_is_planned():
     assert planned(with_resized("strips", PLAIN)).cells["x"]
-    files = {**CACHED, "blocks": {"a": {"dataset": "mixed", "loader": "dataloader_sync", "steps": 4}}}
-    assert planned(with_resized("strips", files)).cells["x"]
+    assert planned(with_resized("strips", experiment("mixed", "dataloader_sync"))).cells["x"]
 
 
 @pytest.mark.parametrize("use_instead", [{}, {"synthetic": "mixed"}])
@@ -383,24 +359,11 @@ def test_the_shipped_config_plans_on_every_device(device):
 
 
 def test_a_trip_through_the_host_is_left_out_of_cuda_graphs():
-    config = merged("config.yaml")
-    config["experiments"]["e"] = {
-        "title": "t",
-        "question": "q",
-        "blocks": {
-            "trips": {
-                "dataset": "cifar10",
-                "loader": "resident",
-                "augment": "chain",
-                "cuda_graphs": [False, True],
-                "overrides": [[], ["augment.exchange=host"]],
-            }
-        },
-    }
-    found = planned(config)
-    kept = {(cell.hyper["augment"]["exchange"], cell.cuda_graphs) for cell in found.cells["e"].values()}
+    axes = {"cuda_graphs": [False, True], "overrides": [[], ["augment.exchange=host"]]}
+    found = planned(small({}, loader="resident", augment="chain", **axes))
+    kept = {(cell.hyper["augment"]["exchange"], cell.cuda_graphs) for cell in found.cells["tiny"].values()}
     assert kept == {("dlpack", False), ("dlpack", True), ("host", False)}
-    (left,) = [left for left in found.left_out if left.experiment == "e"]
+    (left,) = found.left_out
     assert left.sentence.startswith("augment chain with exchange host waits for the device in every step")
 
 
@@ -421,10 +384,8 @@ def test_a_file_in_the_place_of_a_folder_is_told_before_the_run(tmp_path, key):
 
 @pytest.mark.parametrize(("trainer", "resume"), [("fastai", True), ("fastai", False), ("lightning", True)])
 def test_repeats_go_on_only_with_trainers_that_keep_checkpoints(trainer, resume):
-    config = merged("config.yaml", "demo.yaml")
-    block = {"dataset": "synthetic", "loader": "dataloader_sync", "model": "simple_cnn", "trainer": trainer}
-    experiment = {"title": "T", "question": "Q?", "resume": resume, "blocks": {"one": block}}
-    config = {**config, "run": ["tiny"], "experiments": {"tiny": experiment}}
+    config = small({}, loader="dataloader_sync", model="simple_cnn", trainer=trainer)
+    config["experiments"]["tiny"]["resume"] = resume
     if trainer != "fastai" or not resume:
         assert len(planned(config).cells["tiny"]) == 1
         return

@@ -127,6 +127,11 @@ def cell(augment="torch", **axes):
     return made.cell(experiment="e", augment=augment, **axes)
 
 
+def write_pair(results, before, after):
+    """Records of torch's augment and of the fused one, of these speeds."""
+    return made.write_speeds(results, cell(), before) + made.write_speeds(results, cell("fused"), after)
+
+
 def found_in(paths, config=CONFIG):
     table = tables.cells(load_records.read_records(paths))
     return impact.section(table, asdict(impact_of(config)), "e")
@@ -167,8 +172,7 @@ def test_a_row_has_both_cells_their_ranges_the_factor_and_a_verdict(tmp_path):
 
 @pytest.mark.parametrize("after", [1010, 990])
 def test_a_change_of_less_than_three_percent_is_counted_and_not_named(tmp_path, after):
-    paths = made.write_speeds(tmp_path, cell(), [1000, 1000.1])
-    paths += made.write_speeds(tmp_path, cell("fused"), [after, after + 0.1])
+    paths = write_pair(tmp_path, [1000, 1000.1], [after, after + 0.1])
     assert found_in(paths)["machines"][0]["sentence"] == "Not shown to differ: 1 of 1 change."
 
 
@@ -189,15 +193,13 @@ def test_a_change_of_less_than_three_percent_is_counted_and_not_named(tmp_path, 
     ],
 )
 def test_only_intervals_and_ranges_that_keep_apart_are_called(tmp_path, before, after, verdict):
-    paths = made.write_speeds(tmp_path, cell(), before)
-    paths += made.write_speeds(tmp_path, cell("fused"), after)
+    paths = write_pair(tmp_path, before, after)
     assert found_in(paths)["machines"][0]["rows"][0]["verdict"] == verdict
 
 
 @pytest.mark.parametrize("speeds", [[3000, 3100], [800, 1600]], ids=["far above", "too busy to tell"])
 def test_a_cell_above_its_ceiling_gets_no_verdict(tmp_path, speeds):
-    paths = made.write_speeds(tmp_path, cell(), [300, 400])
-    paths += made.write_speeds(tmp_path, cell("fused"), speeds)
+    paths = write_pair(tmp_path, [300, 400], speeds)
     paths += made.write_speeds(tmp_path, cell("fused", loader="replay"), [900, 1000])
     (machine,) = found_in(paths)["machines"]
     assert machine["rows"][0]["verdict"] == "measurement disturbed"
@@ -237,7 +239,7 @@ def test_a_lead_over_another_cell_is_judged_by_both_ranges(tmp_path, before, aft
         "times": 1.5,
     }
     config["experiments"]["e"]["impact"]["goals"] = [lead]
-    paths = made.write_speeds(tmp_path, cell(), before) + made.write_speeds(tmp_path, cell("fused"), after)
+    paths = write_pair(tmp_path, before, after)
     (goal,) = found_in(paths, config)["machines"][0]["goals"]
     assert (goal["goal"], goal["answer"]) == ("fused over torch: at least 1.50x", answer)
     assert f"n = {len(before)}" in goal["sentence"]
@@ -264,8 +266,7 @@ def test_two_machines_have_a_table_each_and_no_pair_goes_across(tmp_path):
 
 
 def test_the_figure_has_every_factor_and_the_page_table_context_and_goal(tmp_path):
-    paths = made.write_speeds(tmp_path, cell(), [1000, 1100])
-    paths += made.write_speeds(tmp_path, cell("fused"), [2000, 2200])
+    paths = write_pair(tmp_path, [1000, 1100], [2000, 2200])
     (machine,) = found_in(paths)["machines"]
     figure = impact.factors([machine])
     least, most = figure.axes[0].get_xlim()

@@ -143,17 +143,6 @@ def test_malformed_archives(tmp_path, changed, message):
     assert files_below(tmp_path / "out") == {}
 
 
-def test_truncated_archive_leaves_nothing_and_a_rerun_recovers(tmp_path):
-    path = archive(tmp_path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(GpufeedError, match="damaged or cut off"):
-        cifar10.reorganise([path], tmp_path / "out", "cifar10", {})
-    assert files_below(tmp_path / "out") == {}
-    path.write_bytes(whole)
-    assert len(cifar10.reorganise([path], tmp_path / "out", "cifar10", {})) == 24
-
-
 def test_options_and_number_of_archives(tmp_path):
     with pytest.raises(GpufeedError, match="expected: no options\nwhat to do: remove 'size'"):
         cifar10.reorganise([archive(tmp_path)], tmp_path / "out", "cifar10", {"size": 3})

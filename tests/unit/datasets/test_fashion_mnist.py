@@ -12,7 +12,7 @@ from PIL import Image
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.fashion_mnist import CLASSES, reorganise
-from gpufeed.datasets.idx import read_idx
+from gpufeed.datasets.idx import read_idx, write_idx
 
 
 def test_grayscale_files_in_class_folders(tmp_path):
@@ -35,7 +35,8 @@ def test_idx_round_trip(tmp_path_factory, data, shape):
     size = int(np.prod(shape))
     array = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8).reshape(shape)
     path = tmp_path_factory.getbasetemp() / "array.gz"
-    path.write_bytes(gzip.compress(idx_bytes(array)))
+    write_idx(array, path)
+    assert gzip.decompress(path.read_bytes()) == idx_bytes(array)
     np.testing.assert_array_equal(read_idx(path, len(shape)), array)
 
 

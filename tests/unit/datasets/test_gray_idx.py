@@ -13,7 +13,7 @@ from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets import fashion_mnist
 from gpufeed.datasets.gray_idx import gray, reorganise
-from gpufeed.datasets.idx import FILES, measured, read_idx, write_idx
+from gpufeed.datasets.idx import FILES, measured, write_idx
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.synthetic import reorganise as synthetic
 
@@ -78,16 +78,6 @@ def test_looks_are_numpys_mean_and_std(count, seed, highest):
     looks = measured(images)
     assert looks.mean == pytest.approx((images.mean() / 255,) * 3, abs=2e-6)
     assert looks.std == pytest.approx((images.std() / 255,) * 3, abs=2e-6)
-
-
-@given(st.data(), st.lists(st.integers(0, 5), min_size=1, max_size=4))
-@settings(max_examples=40)
-def test_what_is_written_is_read(tmp_path_factory, data, shape):
-    size = int(np.prod(shape))
-    array = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8).reshape(shape)
-    path = tmp_path_factory.getbasetemp() / "written.gz"
-    write_idx(array, path)
-    np.testing.assert_array_equal(read_idx(path, len(shape)), array)
 
 
 def test_the_same_images_give_the_same_bytes(given_images, tmp_path):

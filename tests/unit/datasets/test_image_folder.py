@@ -176,18 +176,6 @@ def test_folders_of_classes_without_an_image_are_told_and_take_no_number(kind, n
     assert sorted(set(manifest.labels().tolist())) == list(range(len(manifest.info.classes)))
 
 
-def test_a_damaged_tar_prepares_nothing(tmp_path):
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w") as file:
-        file.add(write(tmp_path / "own", SPLIT), "own")
-    data = bytearray(whole.getvalue())
-    data[data.index(b"own/val/cat/1.jpg")] ^= 1
-    (tmp_path / "own.tar").write_bytes(data)
-    with pytest.raises(GpufeedError, match="damaged or cut off"):
-        prepared(tmp_path / "own.tar", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("kind", ["folder", "zip"])
 def test_a_file_that_is_too_large_for_an_image_is_not_read(kind, tmp_path, monkeypatch):
     source = write(tmp_path / "own", FLAT)

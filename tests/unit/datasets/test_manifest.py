@@ -65,12 +65,6 @@ def test_unknown_split(manifest):
         manifest.ids("val")
 
 
-def test_sizes_that_differ(manifest):
-    manifest.table.loc[0, "height"] = 7
-    with pytest.raises(GpufeedError, match="2 image sizes in tiny"):
-        manifest.image_size()
-
-
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "other parquet", "fewer notes", "other notes"])
 def test_what_is_no_manifest(manifest, tmp_path, damage):
     path = manifest.write()

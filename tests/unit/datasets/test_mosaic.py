@@ -14,7 +14,7 @@ from gpufeed.core.config import planned
 from gpufeed.core.config_schema import validator
 from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
-from gpufeed.datasets.mosaic import Options, colour_ids, plan, reorganise
+from gpufeed.datasets.mosaic import Options, Tile, colour_ids, plan, reorganise
 from gpufeed.datasets.mosaic import encode as encode_tiles
 from gpufeed.datasets.synthetic import reorganise as synthetic
 from gpufeed.decoders.jpeg_parser import parse
@@ -130,8 +130,6 @@ def test_tile_pixels_survive_at_the_best_quality(tmp_path):
     path = tmp_path / "a.png"
     pixels = np.full((16, 16, 3), (200, 40, 90), np.uint8)
     path.write_bytes(encode(pixels))
-    from gpufeed.datasets.mosaic import Tile
-
     data = encode_tiles([Tile(path, 0, 0, 0, 0)], Options(**{**OPTIONS, "size": 16}))
     assert np.abs(np.asarray(Image.open(io.BytesIO(data))).astype(int) - pixels).max() <= 2
 
@@ -142,11 +140,7 @@ MOSAIC = ["sources", "mosaic_32"]
 @pytest.mark.parametrize(
     ("path", "value", "found"),
     [
-        (
-            [*MOSAIC, "options", "of"],
-            "tiny_imagnet",
-            "dataset 'tiny_imagnet' in sources.mosaic_32",
-        ),
+        ([*MOSAIC, "options", "of"], "tiny_imagnet", "dataset 'tiny_imagnet' in sources.mosaic_32"),
         ([*MOSAIC, "options", "of"], "mosaic_128", "dataset 'mosaic_128' in sources.mosaic_32.options.of"),
         (["use_instead"], {"tiny_imagenet": "mosaic_128"}, "dataset 'mosaic_128'"),
         ([*MOSAIC, "options", "size"], 40, "size: 40"),

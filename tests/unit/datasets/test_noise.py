@@ -76,9 +76,8 @@ def test_loaders_give_the_pixels_that_a_cache_of_them_has(tmp_path, loader, form
 def test_a_batch_is_what_the_notebooks_dataset_makes_of_the_same_bytes(tmp_path):
     manifest = made(tmp_path, resize=(16, 16))
     resize, to_tensor = transforms.Resize((16, 16)), transforms.ToTensor()
-    usual = transforms.Compose(
-        [resize, to_tensor, transforms.Normalize(manifest.info.mean, manifest.info.std)]
-    )
+    normalise = transforms.Normalize(manifest.info.mean, manifest.info.std)
+    usual = transforms.Compose([resize, to_tensor, normalise])
     options = {"crop_padding": 0, "flip_probability": 0.0, "pil": True}
     ours = CpuAugment(manifest.info.mean, manifest.info.std, 0, options)
     asked = request(manifest, "dataloader_sync", sample_transform=ours)
@@ -109,20 +108,15 @@ def shipped():
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "found"),
+    ("name", "part", "value"),
     [
-        (
-            ("gpu_decoding", "sweep", "datasets"),
-            ["noise_224", "tiny_imagenet", "mosaic_256"],
-            "experiments.gpu_decoding.sweep",
-        ),
-        (("tensor_cache", "builds", "dataset"), "noise_224", "experiments.tensor_cache.builds"),
+        ("gpu_decoding", "sweep", {"datasets": ["noise_224", "tiny_imagenet", "mosaic_256"]}),
+        ("tensor_cache", "builds", {"dataset": "noise_224"}),
     ],
 )
-def test_what_decodes_files_names_another_dataset(shipped, path, value, found):
-    name, part, key = path
-    shipped["experiments"][name][part][key] = value
-    with pytest.raises(GpufeedError, match=f"'noise_224' in {found}"):
+def test_what_decodes_files_names_another_dataset(shipped, name, part, value):
+    shipped["experiments"][name][part] |= value
+    with pytest.raises(GpufeedError, match=rf"'noise_224' in experiments\.{name}\.{part}"):
         planned(shipped)
 
 

@@ -17,7 +17,7 @@ from jpeg_batch_fixtures import (
     with_restarts,
     with_shared_tables,
 )
-from jpeg_fixtures import SAMPLINGS, damaged, encoded, picture, turbo
+from jpeg_fixtures import ANY_FILE, DAMAGE, SAMPLINGS, assert_bit_exact, damaged, encoded, picture, turbo
 
 from gpufeed.decoders.cuda_jpeg import small_and_alike
 from gpufeed.decoders.jpeg_batch import BatchDecoder
@@ -76,6 +76,13 @@ def in_windows(files: list[bytes], windows: np.ndarray) -> tuple[list[np.ndarray
     return found, faults.tolist()
 
 
+def coded(image: np.ndarray, sampling: str, restart: int) -> bytes:
+    """The image as a file, with markers between so many blocks if `restart` is not 0."""
+    if restart:
+        return with_restarts(image, restart_marker_blocks=restart, quality=90)
+    return encoded(sampling, image)
+
+
 def refusal(file: bytes) -> str | None:
     """Why jpeg_parser takes the file for none that these kernels decode; None if it does not."""
     try:
@@ -86,20 +93,9 @@ def refusal(file: bytes) -> str | None:
 
 
 @settings(max_examples=50)
-@given(
-    sampling=st.sampled_from(sorted(SAMPLINGS)),
-    height=st.integers(1, 70),
-    width=st.integers(1, 70),
-    noise=st.sampled_from([0, 20, 255]),
-    quality=st.sampled_from([1, 30, 75, 95, 100]),
-    fancy=st.booleans(),
-)
-def test_every_size_sampling_and_quality_is_bit_exact(sampling, height, width, noise, quality, fancy):
-    files = [encoded(sampling, picture(height, width, noise, seed), quality) for seed in range(2)]
-    images, faults = by_batch(files, fancy)
-    assert faults == [0, 0]
-    for image, file in zip(images, files, strict=True):
-        assert np.array_equal(image, turbo(file, fancy))
+@given(**ANY_FILE, fancy=st.booleans())
+def test_every_size_sampling_and_quality_is_bit_exact(**kind):
+    assert_bit_exact(by_batch, **kind)
 
 
 def test_a_mixture_is_pillows_or_a_fault():
@@ -114,23 +110,23 @@ def test_a_mixture_is_pillows_or_a_fault():
             assert FAULTS[fault]
 
 
-def test_photographs_made_on_the_spot(photographs):
-    files = [path.read_bytes() for path in sorted(photographs.rglob("*")) if path.is_file()]
+def assert_all_are_pillows(files: list[bytes]) -> None:
     images, faults = by_batch(files)
     assert not any(faults)
-    assert len(files) == 60
     for file, image in zip(files, images, strict=True):
         assert np.array_equal(image, rgb(file))
+
+
+def test_photographs_made_on_the_spot_are_pillows(photographs):
+    files = [path.read_bytes() for path in sorted(photographs.rglob("*")) if path.is_file()]
+    assert len(files) == 60
+    assert_all_are_pillows(files)
 
 
 @pytest.mark.realdata
 def test_a_hundred_photographs_are_pillows(real_files):
     """Of 800: tests/cuda/test_cuda_jpeg_batch.py decodes all of them."""
-    files = real_files("imagenet-800.zip")[::8]
-    images, faults = by_batch(files)
-    assert not any(faults)
-    for file, image in zip(files, images, strict=True):
-        assert np.array_equal(image, rgb(file))
+    assert_all_are_pillows(real_files("imagenet-800.zip")[::8])
 
 
 def test_what_is_taken_and_what_is_not():
@@ -147,21 +143,11 @@ def test_what_is_taken_and_what_is_not():
 
 
 @settings(max_examples=75)
-@given(
-    sampling=st.sampled_from(["4:2:0", "4:4:4", "grayscale"]),
-    changes=st.dictionaries(st.integers(0, 3000), st.integers(0, 255), max_size=4),
-    cut=st.integers(0, 400),
-    restart=st.sampled_from([0, 1, 7]),
-)
+@given(**DAMAGE, restart=st.sampled_from([0, 1, 7]))
 def test_a_damaged_file_is_a_fault_or_libjpegs_pixels_and_harms_no_neighbour(
     cut_small, sampling, changes, cut, restart
 ):
-    image = picture(40, 56, 60)
-    right = (
-        with_restarts(image, restart_marker_blocks=restart, quality=90)
-        if restart
-        else encoded(sampling, image)
-    )
+    right = coded(picture(40, 56, 60), sampling, restart)
     wrong = damaged(right, changes, cut)
     images, faults = by_batch([right, wrong, right])
     assert faults[0] == faults[2] == 0
@@ -285,21 +271,11 @@ def test_which_damage_a_window_shows(cut_small):
 
 
 @settings(max_examples=50)
-@given(
-    sampling=st.sampled_from(["4:2:0", "4:4:4", "grayscale"]),
-    changes=st.dictionaries(st.integers(0, 3000), st.integers(0, 255), max_size=4),
-    cut=st.integers(0, 400),
-    restart=st.sampled_from([0, 1, 7]),
-    seed=st.integers(0, 99),
-)
+@given(**DAMAGE, restart=st.sampled_from([0, 1, 7]), seed=st.integers(0, 99))
 def test_windows_of_damaged_files_are_whole_files_or_a_fault(
     cut_small, sampling, changes, cut, restart, seed
 ):
-    image = picture(40, 56, 60)
-    if restart:
-        right = with_restarts(image, restart_marker_blocks=restart, quality=90)
-    else:
-        right = encoded(sampling, image)
+    right = coded(picture(40, 56, 60), sampling, restart)
     files = [right, damaged(right, changes, cut), right]
     images, whole = by_batch(files)
     windows = windows_in([image.shape[:2] if image.size else (40, 56) for image in images], seed)

@@ -8,7 +8,17 @@ import torch
 from hostile_fixtures import hostile_files, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jpeg_fixtures import SAMPLINGS, anywhere, by_op, damaged, encoded, picture, turbo
+from jpeg_fixtures import (
+    ANY_FILE,
+    DAMAGE,
+    anywhere,
+    assert_bit_exact,
+    by_op,
+    damaged,
+    encoded,
+    picture,
+    turbo,
+)
 
 from gpufeed.decoders.jpeg_groups import coding_of, grouped, joined
 from gpufeed.decoders.jpeg_parser import Refused, parse
@@ -23,20 +33,9 @@ pytestmark = pytest.mark.usefixtures("extension")
 
 
 @settings(max_examples=75)
-@given(
-    sampling=st.sampled_from(sorted(SAMPLINGS)),
-    height=st.integers(1, 70),
-    width=st.integers(1, 70),
-    noise=st.sampled_from([0, 20, 255]),
-    quality=st.sampled_from([1, 30, 75, 95, 100]),
-    fancy=st.booleans(),
-)
-def test_every_size_sampling_and_quality_is_bit_exact(sampling, height, width, noise, quality, fancy):
-    files = [encoded(sampling, picture(height, width, noise, seed), quality) for seed in range(2)]
-    images, faults = by_op(files, fancy)
-    assert faults == [0, 0]
-    for image, file in zip(images, files, strict=True):
-        assert np.array_equal(image, turbo(file, fancy))
+@given(**ANY_FILE, fancy=st.booleans())
+def test_every_size_sampling_and_quality_is_bit_exact(**kind):
+    assert_bit_exact(by_op, **kind)
 
 
 @pytest.mark.parametrize("noise", [0, 40])
@@ -65,12 +64,7 @@ def test_real_files_are_pillows(real_data):
 
 
 @settings(max_examples=150)
-@given(
-    sampling=st.sampled_from(["4:2:0", "4:4:4", "grayscale"]),
-    changes=st.dictionaries(st.integers(0, 3000), st.integers(0, 255), max_size=4),
-    cut=st.integers(0, 400),
-    noise=st.sampled_from([10, 120]),
-)
+@given(**DAMAGE, noise=st.sampled_from([10, 120]))
 def test_a_damaged_file_is_a_fault_or_libjpegs_pixels_and_harms_no_neighbour(sampling, changes, cut, noise):
     right = encoded(sampling, picture(40, 56, noise))
     wrong = damaged(right, changes, cut)
@@ -137,15 +131,6 @@ def test_offsets_outside_of_the_buffer_are_a_fault(offsets):
 def test_in_any_order_and_more_than_once_where_the_longest_is_told():
     for images, right in anywhere(CPU):
         assert torch.equal(images, right)
-
-
-def test_no_images_are_no_images():
-    coding = coding_of(parse(encoded("4:2:0", picture(32, 48, 0))).kind, CPU)
-    images, faults = decode_jpegs(
-        torch.empty(0, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), coding
-    )
-    assert images.shape == (0, 32, 48, 3)
-    assert faults.shape == (0,)
 
 
 def test_what_the_op_does_not_take_is_told():

@@ -15,6 +15,8 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.native import loading, torch_reference
 
 NARROW = (torch.bfloat16, torch.float16, torch.float32)
+MLP = [(3, 4), (8, 4), (8,), (6, 8), (6,)]
+SHAPES = {"bias_gelu": [(3, 4), (4,)], "linear_bias_gelu": MLP[:3], "gelu_mlp": MLP}
 
 
 pytestmark = pytest.mark.usefixtures("extension")
@@ -30,6 +32,11 @@ def without_extension(monkeypatch):
 def random(*shape, dtype=torch.float64, seed=0, grad=False) -> torch.Tensor:
     values = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return (2 * values).to(dtype).requires_grad_(grad)
+
+
+def inputs(shapes, dtype=torch.float32) -> list[torch.Tensor]:
+    """Tensors that want gradients, each of a seed of its own."""
+    return [random(*shape, dtype=dtype, seed=seed, grad=True) for seed, shape in enumerate(shapes)]
 
 
 def backward(grad, x, bias, form):
@@ -186,10 +193,10 @@ def test_nothing_in_nothing_out():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_linear_functions_and_their_gradients_are_the_references(function, dtype):
     def run(module):
-        inputs = [random(*shape, dtype=dtype, seed=i, grad=True) for i, shape in enumerate(shapes)]
-        out = getattr(module, function)(*inputs)
+        given = inputs(shapes, dtype)
+        out = getattr(module, function)(*given)
         (out * out.detach()).sum().backward()
-        return [out, *(value.grad for value in inputs)]
+        return [out, *(value.grad for value in given)]
 
     shapes = [(2, 7, 16), (24, 16), (24,)] + ([(8, 24), (8,)] if function == "gelu_mlp" else [])
     for found, expected in zip(run(native), run(torch_reference), strict=True):
@@ -256,14 +263,13 @@ def test_a_float32_bias_stays_float32_under_autocast():
 
 @pytest.mark.parametrize("function", ["linear_bias_gelu", "gelu_mlp"])
 def test_autocast_casts_what_a_linear_layer_casts(function):
-    shapes = [(3, 4), (8, 4), (8,)] + ([(6, 8), (6,)] if function == "gelu_mlp" else [])
-    inputs = [random(*shape, dtype=torch.float32, seed=i, grad=True) for i, shape in enumerate(shapes)]
+    given = inputs(SHAPES[function])
     with torch.autocast("cpu", torch.bfloat16):
-        out, expected = getattr(native, function)(*inputs), getattr(torch_reference, function)(*inputs)
+        out, expected = getattr(native, function)(*given), getattr(torch_reference, function)(*given)
     assert out.dtype == expected.dtype == torch.bfloat16
     torch.testing.assert_close(out, expected, rtol=3e-2, atol=3e-2)
     out.sum().backward()
-    assert {value.grad.dtype for value in inputs} == {torch.float32}
+    assert {value.grad.dtype for value in given} == {torch.float32}
 
 
 def mlp(x, weight1, bias1, weight2, bias2):
@@ -277,12 +283,11 @@ def mlp(x, weight1, bias1, weight2, bias2):
 )
 def test_compiled_whole_with_autocast_and_backward(backend, autocast, monkeypatch):
     def run(function):
-        shapes = [(3, 4), (8, 4), (8,), (6, 8), (6,)]
-        inputs = [random(*shape, dtype=torch.float32, seed=i, grad=True) for i, shape in enumerate(shapes)]
+        given = inputs(MLP)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            out = function(*inputs)
+            out = function(*given)
         out.float().sum().backward()
-        return [out, *(value.grad for value in inputs)]
+        return [out, *(value.grad for value in given)]
 
     expected = run(mlp)
     torch._dynamo.reset()
@@ -337,20 +342,13 @@ def test_a_second_derivative_is_refused(form):
         dx.sum().backward()
 
 
-@pytest.mark.parametrize(
-    ("function", "shapes"),
-    [
-        ("bias_gelu", [(3, 4), (4,)]),
-        ("linear_bias_gelu", [(3, 4), (8, 4), (8,)]),
-        ("gelu_mlp", [(3, 4), (8, 4), (8,), (6, 8), (6,)]),
-    ],
-)
-def test_a_loss_with_a_second_derivative_in_it_is_refused(function, shapes):
+@pytest.mark.parametrize("function", SHAPES)
+def test_a_loss_with_a_second_derivative_in_it_is_refused(function):
     def loss_and_parameter(module):
-        inputs = [random(*shape, seed=i, grad=True) for i, shape in enumerate(shapes)]
-        out = getattr(module, function)(*inputs)
-        (dx,) = torch.autograd.grad(out.sum(), inputs[0], create_graph=True)  # its grad needs no derivative
-        return out.mean() + dx.square().sum(), inputs[1]
+        x, *others = inputs(SHAPES[function], torch.float64)
+        out = getattr(module, function)(x, *others)
+        (dx,) = torch.autograd.grad(out.sum(), x, create_graph=True)  # its grad needs no derivative
+        return out.mean() + dx.square().sum(), others[0]
 
     loss, parameter = loss_and_parameter(torch_reference)
     loss.backward()
@@ -362,10 +360,9 @@ def test_a_loss_with_a_second_derivative_in_it_is_refused(function, shapes):
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_recomputed_in_the_backward_pass(reentrant):
     def run(wrap):
-        shapes = [(3, 4), (8, 4), (8,), (6, 8), (6,)]
-        inputs = [random(*shape, seed=i, grad=True) for i, shape in enumerate(shapes)]
-        wrap(native.gelu_mlp, *inputs).sum().backward()
-        return [value.grad for value in inputs]
+        given = inputs(MLP, torch.float64)
+        wrap(native.gelu_mlp, *given).sum().backward()
+        return [value.grad for value in given]
 
     def recomputed(function, *inputs):
         return torch.utils.checkpoint.checkpoint(function, *inputs, use_reentrant=reentrant)

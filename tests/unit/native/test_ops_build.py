@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from data_fixtures import REPOSITORY
-from ops_fixtures import gpus, program, stack, written
+from ops_fixtures import gpus, program, stack, stack_with_nvcc, written
 
 from gpufeed import native
 from gpufeed.core.errors import GpufeedError
@@ -44,8 +44,7 @@ echo a library > "${folder%%'"'*}/gpufeed_ops.so"
 def test_where_the_cuda_compiler_fails_the_workflow_gets_the_cpus_kernels(
     process, node, monkeypatch, tmp_path
 ):
-    stack(monkeypatch, "13.0")
-    monkeypatch.setenv("CUDA_HOME", str(node("13.0", "toolkit").parents[1]))
+    stack_with_nvcc(monkeypatch, node)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "torch"))
     monkeypatch.setattr(sys, "executable", str(program(tmp_path / "python", ONLY_CPU)))
     with pytest.raises(GpufeedError, match="unsupported GNU version"):
@@ -129,9 +128,8 @@ def test_a_library_that_was_built_before_is_taken_where_it_is_what_a_build_would
     node, compiled, monkeypatch, tmp_path
 ):
     """As in a container, whose image has it: nothing is compiled, and that folder is only read."""
-    stack(monkeypatch, "13.0")
+    stack_with_nvcc(monkeypatch, node)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "torch"))
-    monkeypatch.setenv("CUDA_HOME", str(node("13.0", "toolkit").parents[1]))
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0;9.0+PTX")
     about = vars(building.plan().about())
     before = written(tmp_path / "image", b"built before", **about)
@@ -146,9 +144,8 @@ def test_a_library_that_was_built_before_is_taken_where_it_is_what_a_build_would
 
 @pytest.mark.parametrize("change", ["architectures", "cpu alone", "torch", "damaged", "none"])
 def test_any_other_library_is_not_taken(node, compiled, monkeypatch, tmp_path, change):
-    stack(monkeypatch, "13.0")
+    stack_with_nvcc(monkeypatch, node)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "torch"))
-    monkeypatch.setenv("CUDA_HOME", str(node("13.0", "toolkit").parents[1]))
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0")
     about = vars(building.plan().about()) | ({"torch": "2.1.0"} if change == "torch" else {})
     before = written(tmp_path / "image", b"built before", **about)

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gelu_fixtures import all_values, exact, ulps
+from gelu_fixtures import FORMS, all_values, exact, ulps
 
 ROOT = Path(__file__).parents[3]
-FORMS = ("none", "tanh")
 
 
 @pytest.fixture(scope="module")
@@ -21,18 +20,8 @@ def values(tmp_path_factory):
         pytest.skip("needs a C++ compiler")
     library = tmp_path_factory.mktemp("gelu") / "gelu_math.so"
     source, headers = ROOT / "tests/fixtures/gelu_math.cpp", ROOT / "gpufeed/native/csrc"
-    command = [
-        compiler,
-        "-O2",
-        "-std=c++17",
-        "-shared",
-        "-fPIC",
-        f"-I{headers}",
-        str(source),
-        "-o",
-        str(library),
-    ]
-    subprocess.run(command, check=True)
+    options = ["-O2", "-std=c++17", "-shared", "-fPIC", f"-I{headers}"]
+    subprocess.run([compiler, *options, source, "-o", library], check=True)
     run = ctypes.CDLL(str(library)).values
     run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_bool] * 3]
     run.restype = None

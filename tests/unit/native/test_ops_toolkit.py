@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from ops_fixtures import gpus, program, stack
+from ops_fixtures import gpus, program, stack, stack_with_nvcc
 
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.retry_policy import attempt
@@ -20,8 +20,7 @@ from gpufeed.native.library import runs_on
     ],
 )
 def test_a_node_without_a_gpu_builds_for_all(node, monkeypatch, tmp_path, cuda, release, expected):
-    stack(monkeypatch, cuda)
-    monkeypatch.setenv("CUDA_HOME", str(node(release, "toolkit").parents[1]))
+    stack_with_nvcc(monkeypatch, node, cuda, release)
     planned = building.plan()
     assert planned.architectures == expected
     assert planned.sentence is None
@@ -38,15 +37,13 @@ def test_a_node_without_a_gpu_builds_for_all(node, monkeypatch, tmp_path, cuda, 
     ],
 )
 def test_the_present_gpus_are_built_for(node, monkeypatch, present, expected):
-    stack(monkeypatch, "13.0")
-    monkeypatch.setenv("CUDA_HOME", str(node("13.0", "toolkit").parents[1]))
+    stack_with_nvcc(monkeypatch, node)
     gpus(monkeypatch, *present)
     assert building.plan().architectures == expected
 
 
 def test_the_variable_goes_before_the_gpus_and_the_argument_before_both(node, monkeypatch):
-    stack(monkeypatch, "13.0")
-    monkeypatch.setenv("CUDA_HOME", str(node("13.0", "toolkit").parents[1]))
+    stack_with_nvcc(monkeypatch, node)
     gpus(monkeypatch, (8, 0))
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.6; 9.0+PTX")
     assert building.plan().architectures == ("8.6", "9.0+PTX")
@@ -55,8 +52,7 @@ def test_the_variable_goes_before_the_gpus_and_the_argument_before_both(node, mo
 
 
 def test_a_gpu_that_the_toolkit_no_longer_knows(node, monkeypatch):
-    stack(monkeypatch, "13.0")
-    monkeypatch.setenv("CUDA_HOME", str(node("13.0", "toolkit").parents[1]))
+    stack_with_nvcc(monkeypatch, node)
     gpus(monkeypatch, (7, 0))
     planned = building.plan()
     assert planned.toolkit is None
@@ -64,9 +60,7 @@ def test_a_gpu_that_the_toolkit_no_longer_knows(node, monkeypatch):
 
 
 def test_an_nvcc_of_another_major_version_builds_for_the_cpu_and_says_so(node, monkeypatch):
-    stack(monkeypatch, "12.8")
-    nvcc = node("13.0", "toolkit")
-    monkeypatch.setenv("CUDA_HOME", str(nvcc.parents[1]))
+    nvcc = stack_with_nvcc(monkeypatch, node, "12.8", "13.0")
     gpus(monkeypatch, (9, 0))  # a visible GPU changes nothing
     planned = building.plan()
     assert (planned.toolkit, planned.architectures) == (None, ())
@@ -77,8 +71,7 @@ def test_an_nvcc_of_another_major_version_builds_for_the_cpu_and_says_so(node, m
 
 
 def test_versions_are_numbers(node, monkeypatch):
-    stack(monkeypatch, "9.2")  # as a string greater than any of 10 and more
-    monkeypatch.setenv("CUDA_HOME", str(node("12.9", "toolkit").parents[1]))
+    stack_with_nvcc(monkeypatch, node, "9.2", "12.9")  # as a string greater than any of 10 and more
     assert "needs an nvcc of CUDA 9" in building.plan().sentence
 
 

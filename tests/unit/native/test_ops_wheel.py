@@ -12,21 +12,30 @@ import pytest
 from data_fixtures import REPOSITORY
 from wheel_fixtures import WHEEL, copy_sources
 
+from gpufeed.native import loading
+from gpufeed.native.build import READY
 from gpufeed.system.commit import checkout, write
 
 
-@pytest.mark.slow
-def test_a_wheel_holds_the_library_and_the_sources_where_the_build_has_torch(tmp_path):
-    copy_sources(tmp_path)
-    done = subprocess.run([sys.executable, "-c", WHEEL], cwd=tmp_path, capture_output=True, text=True)
+def build_wheel(folder: Path, **variables: str) -> tuple[str, str, set[str]]:
+    """Build a wheel in a folder of sources; returns what was said, and its name and files, now in `site`."""
+    command = [sys.executable, "-c", WHEEL]
+    done = subprocess.run(command, cwd=folder, env=os.environ | variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (wheel,) = (tmp_path / "out").glob("*.whl")
+    (wheel,) = (folder / "out").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-        archive.extractall(tmp_path / "site")
+        archive.extractall(folder / "site")
+        return done.stdout, wheel.name, set(archive.namelist())
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_library_and_the_sources_where_the_build_has_torch(tmp_path, extension):
+    """The library is that of this process, which a build takes where it would compile the same."""
+    copy_sources(tmp_path)
+    _, wheel, names = build_wheel(tmp_path, **{READY: str(loading.current.library.parent)})
     assert {"gpufeed/native/csrc/cpu.cpp", "gpufeed/native/csrc/cuda/bias_gelu.cu"} <= names
     assert "gpufeed/native/gpufeed_ops.so" in names
-    assert not wheel.name.endswith("-none-any.whl")
+    assert not wheel.endswith("-none-any.whl")
     code = "from gpufeed import native; print(native.load(), native.loading.current.library)"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     loaded = subprocess.run(
@@ -48,18 +57,10 @@ def test_a_wheel_is_built_without_the_library_where_the_compiler_fails(tmp_path)
     compiler = tmp_path / "failing-c++"
     compiler.write_text(FAILS)
     compiler.chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if name != "GPUFEED_EXTENSION"}
-    environment |= {"CXX": str(compiler), "TORCH_EXTENSIONS_DIR": str(tmp_path / "torch")}
-    done = subprocess.run(
-        [sys.executable, "-c", WHEEL], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "without its gpufeed.native extension, which is compiled at its first use" in done.stdout
-    assert "nothing compiles here" in done.stdout
-    (wheel,) = (tmp_path / "out").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-        archive.extractall(tmp_path / "site")
+    variables = {READY: "", "CXX": str(compiler), "TORCH_EXTENSIONS_DIR": str(tmp_path / "torch")}
+    said, _, names = build_wheel(tmp_path, **variables)
+    assert "without its gpufeed.native extension, which is compiled at its first use" in said
+    assert "nothing compiles here" in said
     assert checkout(tmp_path / "site") == ("0123abc", False)
     (tmp_path / "site/gpufeed/repository/config/config.yaml").write_text("repeats: 1\n")
     assert checkout(tmp_path / "site") == ("0123abc", True)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from data_fixtures import REPOSITORY
+from data_fixtures import REPOSITORY, files_below
 from jsonschema import Draft202012Validator
 
 from gpufeed.cluster.bundle.code import pack
@@ -22,12 +22,12 @@ from gpufeed.system import environment as env
 from gpufeed.system.commit import FILE
 
 CPU = torch.device("cpu")
+SCHEMA = yaml.safe_load((SCHEMAS / "record.schema.yaml").read_text())["properties"]["environment"]
 
 
 def test_environment_is_what_the_schema_says():
-    schema = yaml.safe_load((SCHEMAS / "record.schema.yaml").read_text())["properties"]["environment"]
     found = env.environment(CPU)
-    Draft202012Validator(schema).validate(found)
+    Draft202012Validator(SCHEMA).validate(found)
     assert found["gpu"] is None
     assert found["versions"]["torch"].startswith(torch.__version__.split("+")[0])
 
@@ -53,10 +53,7 @@ def test_gpu_is_described_by_torch_where_nvml_says_nothing(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     found = env.gpu_description(torch.device("cuda", 0), devices.UNKNOWN_STATE)
-    schema = yaml.safe_load((SCHEMAS / "record.schema.yaml").read_text())["properties"]["environment"][
-        "properties"
-    ]["gpu"]
-    Draft202012Validator(schema).validate(found)
+    Draft202012Validator(SCHEMA["properties"]["gpu"]).validate(found)
     assert (found["compute_capability"], found["memory_gib"], found["uuid"]) == ("9.0", 16.0, None)
 
 
@@ -168,10 +165,8 @@ def repository(tmp_path):
     """A checkout with a commit, some code and a file that is none; and a function that asks git about it."""
 
     def git(*arguments):
-        command = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "-C", str(root)]
-        return subprocess.run(
-            [*command, *arguments], check=True, capture_output=True, text=True
-        ).stdout.strip()
+        command = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "-C", str(root), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     root = tmp_path / "checkout"
     for name in ("gpufeed/a.py", "gpufeed/native/b.cu", "rules/c.smk", "Snakefile", "notes.md", "gone.txt"):
@@ -215,11 +210,8 @@ def test_packed_code_knows_its_commit_and_that_it_is_clean(tmp_path, repository)
     root, git = repository
     copy = carried(root, tmp_path / "code.tar.gz")
     assert env.checkout(copy) == (git("rev-parse", "HEAD"), False)
-    tracked = set(git("ls-files").splitlines())
-    assert {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()} == {
-        *tracked,
-        str(FILE),
-    }
+    tracked = git("ls-files").splitlines()
+    assert files_below(copy).keys() == {*tracked, str(FILE)}
     assert env.checkout(root)[1] is False  # the file beside the code is no change of it
     assert not list(tmp_path.glob("*.partial"))
 

@@ -23,6 +23,18 @@ print("alone", flush=True)
 """
 
 
+def said_by_an_orphan(code: str) -> str:
+    """What code says after the outer one of its two shells is killed, until the last process has ended."""
+    outer = 'sh -c \'"$0" -c "$1"; true\' "$0" "$1"; true'
+    shell = subprocess.Popen(["sh", "-c", outer, sys.executable, code], stdout=subprocess.PIPE, text=True)
+    with shell.stdout:
+        assert shell.stdout.readline() == "ready\n"
+        shell.kill()
+        said = shell.stdout.read()
+    shell.wait()
+    return said
+
+
 @pytest.mark.parametrize(
     ("watch", "runs", "says"),
     [
@@ -31,16 +43,7 @@ print("alone", flush=True)
     ],
 )
 def test_the_end_of_an_ancestor_is_noticed(watch, runs, says):
-    code = LOOKS.format(root=str(REPOSITORY), watch=watch, runs=runs)
-    outer = (
-        'sh -c \'"$0" -c "$1"; true\' "$0" "$1"; true'  # two shells, of which the outer one will be killed
-    )
-    shell = subprocess.Popen(["sh", "-c", outer, sys.executable, code], stdout=subprocess.PIPE, text=True)
-    with shell.stdout:
-        assert shell.stdout.readline() == "ready\n"
-        shell.kill()
-        assert shell.stdout.read() == says  # read to its end: the last process has ended
-    shell.wait()
+    assert said_by_an_orphan(LOOKS.format(root=str(REPOSITORY), watch=watch, runs=runs)) == says
 
 
 def test_one_that_was_asked_to_end_has_time_for_it():
@@ -60,13 +63,7 @@ with sigterm_handler.handling():
 time.sleep(60)
 print("outlived them", flush=True)
 """
-    outer = 'sh -c \'"$0" -c "$1"; true\' "$0" "$1"; true'
-    shell = subprocess.Popen(["sh", "-c", outer, sys.executable, code], stdout=subprocess.PIPE, text=True)
-    with shell.stdout:
-        assert shell.stdout.readline() == "ready\n"
-        shell.kill()
-        assert shell.stdout.read() == "kept\n"
-    shell.wait()
+    assert said_by_an_orphan(code) == "kept\n"
 
 
 def test_one_that_ends_between_two_looks_has_ended(monkeypatch):

@@ -20,7 +20,7 @@ TINY = {
 SOURCES = ("synthetic", "cifar10", "tiny_imagenet", "mosaic_32")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run():
     """Makes the run of a config with the experiment `tiny` alone; keywords are keys of either."""
 

@@ -29,7 +29,7 @@ def copy(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def digests(copy, run):
     """Makes rule or loader -> the digest of its code: of cells of several loaders, and of other rules."""
     planned = run({"blocks": CELLS}, device="auto")
@@ -50,12 +50,13 @@ def digests(copy, run):
     return digests
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def edited(copy, digests):
-    """Makes the rules and loaders whose code is another once a file is edited."""
+    """Makes the rules and loaders whose code is another once a file is edited; takes the edit back."""
+    before = digests()
 
     def edited(file, more):
-        path, before = copy / "gpufeed" / file, digests()
+        path = copy / "gpufeed" / file
         text = path.read_text()
         path.write_text(text + more)
         after = digests()

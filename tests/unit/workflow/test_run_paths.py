@@ -35,11 +35,12 @@ def report(run):
     return Report(run, *made, ["--configfile", "mine.yaml"])
 
 
-def command(*targets, nodes=None, cores=4):
-    """Snakemake's workflow in the process of a command, once its targets are known."""
+def estimated(run, *targets, nodes=None, cores=4, free=2**40, **more):
+    """The estimate of a command with these targets, where so many bytes of memory are free."""
     settings = SimpleNamespace(nodes=nodes, cores=cores)
     asked = SimpleNamespace(targets=targets)
-    return SimpleNamespace(is_main_process=True, resource_settings=settings, dag_settings=asked)
+    workflow = SimpleNamespace(is_main_process=True, resource_settings=settings, dag_settings=asked)
+    return Estimate(run, report(run), workflow, lambda: free, **more)
 
 
 def test_inputs_of_a_cell_are_what_its_loader_reads_and_its_verdict(run, of_cell):
@@ -120,7 +121,7 @@ def test_the_disk_holds_what_a_source_asks_for_and_a_link_takes_nothing(run, tmp
     for more, expected in (({}, 0), ({"times": 4}, 0), ({"copies": 4}, 2000)):
         tiny.config["sources"]["own"] = source | more
         assert datasets(tiny).quantity_of(SimpleNamespace(dataset="own")) == more
-        assert Estimate(tiny, None, command(), None).files_to_write("own")[manifest] == expected
+        assert estimated(tiny).files_to_write("own")[manifest] == expected
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_a_report_waits_for_verdicts_tables_and_figures_and_tells_the_plan(run):
 def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
     tiny = run(results=str(tmp_path / "out"), data=str(tmp_path / "in"))
     said = []
-    estimate = Estimate(tiny, report(tiny), command(), lambda: 2**40, said.append)
+    estimate = estimated(tiny, say=said.append)
     assert estimate.cores == 4
     assert estimate.datasets == ["synthetic"]
     stores = {path.rpartition("/")[2] for path in estimate.stores_of("synthetic")}
@@ -239,17 +240,15 @@ def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
 )
 def test_what_other_processes_use_is_told_first_where_it_is_much(run, tmp_path, used, told):
     tiny = run(results=str(tmp_path / "out"), data=str(tmp_path / "in"))
-    own = Estimate(tiny, report(tiny), command(), lambda: 2**40, used_by_others=lambda: (2, used))
-    first, *_ = own.lines()
+    first, *_ = estimated(tiny, used_by_others=lambda: (2, used)).lines()
     assert first.startswith("Other processes use ") == bool(told)
     assert told is None or first.startswith(f"Other processes use {told}: rates ")
 
 
 def test_what_was_probed_here_is_no_guess(run, tmp_path):
     tiny = run(results=str(tmp_path / "out"))
-    plan = report(tiny)
-    estimate = Estimate(tiny, plan, command(), lambda: 2**40)
-    first, *_ = plan.documents_of("tiny")["records"]
+    estimate = estimated(tiny)
+    first, *_ = report(tiny).documents_of("tiny")["records"]
     assert estimate.seconds_of(first)[1]
     cell_id = first.split("/")[-2]
     probe = tmp_path / f"out/probes/tiny/{cell_id}.json"
@@ -271,12 +270,9 @@ def test_what_was_probed_here_is_no_guess(run, tmp_path):
 
 def test_documents_are_read_once_a_cell_and_again_behind_a_job_of_it(run, tmp_path, monkeypatch):
     tiny = run({"advice": {"of": "today"}, "blocks": {**BLOCKS_OF_ADVICE}}, results=str(tmp_path / "out"))
-    plan, read = report(tiny), []
-    estimate = Estimate(tiny, plan, command(), lambda: 2**40)
-    monkeypatch.setattr(
-        "gpufeed.workflow.estimate.measured_seconds",
-        lambda place, *_: read.append(place.parent.name),
-    )
+    estimate, read = estimated(tiny), []
+    reads = "gpufeed.workflow.estimate.measured_seconds"
+    monkeypatch.setattr(reads, lambda place, *_: read.append(place.parent.name))
     cells = {cell.loader: cell_id for cell_id, cell in tiny.plan.cells["tiny"].items()}
     records = {
         loader: [f"{tmp_path}/out/records/tiny/{cell}/{n}.json" for n in range(50)]
@@ -302,8 +298,7 @@ def test_documents_are_read_once_a_cell_and_again_behind_a_job_of_it(run, tmp_pa
 
 def test_a_probe_of_one_device_is_the_pace_of_each(run, tmp_path):
     tiny = run(results=str(tmp_path / "out"))
-    plan = report(tiny)
-    (first, *_) = plan.documents_of("tiny")["records"]
+    (first, *_) = report(tiny).documents_of("tiny")["records"]
     cell_id = first.split("/")[-2]
     probe = tmp_path / f"out/probes/tiny/{cell_id}.json"
     probe.parent.mkdir(parents=True)
@@ -312,7 +307,7 @@ def test_a_probe_of_one_device_is_the_pace_of_each(run, tmp_path):
     cells = tiny.plan.cells["tiny"]
     for devices, steps, images in ((1, 10, 80), (4, 10, 80), (4, None, None)):
         cells[cell_id] = replace(cells[cell_id], devices=devices, steps=steps, trainer="lightning")
-        estimate = Estimate(tiny, plan, command(), lambda: 2**40)
+        estimate = estimated(tiny)
         whole = estimate.amount(cells[cell_id].dataset).images * cells[cell_id].epochs
         assert estimate.seconds_of(first)[0] == pytest.approx(2 * STARTING_S + (images or whole // devices))
 
@@ -320,7 +315,7 @@ def test_a_probe_of_one_device_is_the_pace_of_each(run, tmp_path):
 def test_a_verdict_reads_three_epochs_of_a_large_dataset(run):
     tiny = run()
     tiny.config["sources"]["synthetic"]["options"] |= {"count": 10**6, "size": 512}
-    estimate = Estimate(tiny, report(tiny), command(), lambda: 2**40)
+    estimate = estimated(tiny)
     (gate, *_) = report(tiny).documents_of("tiny")["gates"]
     assert estimate.seconds_beyond(gate) == pytest.approx(3 * 10**6 * 512**2 / (4 * PIXELS_PER_S), rel=0.01)
 
@@ -330,7 +325,7 @@ def test_devices_share_the_cores_here_and_have_their_own_on_a_cluster(run, nodes
     tiny = run()
     tiny.config["sources"]["synthetic"]["options"] |= {"count": 10**6, "size": 512}
     name, cell = next(one for one in tiny.plan.cells["tiny"].items() if one[1].loader == "dataloader_workers")
-    estimate = Estimate(tiny, report(tiny), command(nodes=nodes), lambda: 2**40)
+    estimate = estimated(tiny, nodes=nodes)
     path = f"out/records/tiny/{name}/0.json"
     alone = estimate.seconds_beyond(path)
     tiny.plan.cells["tiny"][name] = replace(cell, devices=4, trainer="lightning")
@@ -355,7 +350,7 @@ def test_an_estimate_is_of_the_experiments_that_the_command_asks_for(run, target
     tiny = run()
     tiny.config["experiments"]["other"] = {**tiny.config["experiments"]["tiny"], "repeats": 3}
     both = Run(tiny.config, planned(tiny.config))
-    estimate = Estimate(both, report(both), command(*targets), lambda: 2**40)
+    estimate = estimated(both, *targets)
     assert estimate.experiments == asked
     rows = [line.split()[0] for line in next(estimate.lines()).splitlines()[1:]]
     assert [row for row in rows if row in ("tiny", "other")] == asked
@@ -368,23 +363,18 @@ def test_what_an_experiment_leaves_out_is_said_once_with_its_reason(run):
         "step": {"loader": ["replay", "resident"], "cuda_graphs": True, "synchronise": ["epoch", "step"]},
     }
     tiny = run({"blocks": blocks}, device="auto")
-    said = [
-        line for line in Estimate(tiny, report(tiny), command(), lambda: 2**40).lines() if "leaves" in line
-    ]
+    said = [line for line in estimated(tiny).lines() if "leaves" in line]
     assert said == [
         "tiny leaves out 4 combinations: strips, resident_jpeg (cannot crop and resize each image, as "
         "recipe random_resized_crop needs); a CUDA graph is launched as a whole, so synchronise must be "
         "'epoch' with cuda_graphs."
     ]
-    assert not [
-        line for line in Estimate(run(), report(run()), command(), lambda: 2**40).lines() if "leaves" in line
-    ]
+    assert not [line for line in estimated(run()).lines() if "leaves" in line]
 
 
 def test_an_estimate_of_a_part_has_its_verdicts(run):
     part = run(block=1, only={"loader": ["resident", "replay"]})
-    estimate = Estimate(part, report(part), command(), lambda: 2**40)
-    assert "2 repeats, 1 equivalence check," in next(estimate.lines())
+    assert "2 repeats, 1 equivalence check," in next(estimated(part).lines())
 
 
 @pytest.mark.skipif(not os.path.exists(SHM), reason="a system without files in memory")
@@ -402,25 +392,23 @@ def test_an_estimate_of_a_part_has_its_verdicts(run):
 def test_batches_of_worker_processes_have_room_in_memory(run, block, needed):
     blocks = {"w": {"loader": ["dataloader_workers", "webdataset"], "workers": [1, 4], **block}}
     tiny = run({"blocks": blocks})
-    here = command()
-    memory = Estimate(tiny, report(tiny), here, lambda: needed).disks_of(frozenset(["synthetic"]))[-1]
+    memory = estimated(tiny, free=needed).disks_of(frozenset(["synthetic"]))[-1]
     assert (memory.folders, memory.needed) == ([SHM], needed)
     with pytest.raises(GpufeedError) as error:
-        Estimate(tiny, report(tiny), here, lambda: needed - 1).announce_and_check("synthetic")
+        estimated(tiny, free=needed - 1).announce_and_check("synthetic")
     assert SHM in error.value.found
     assert "workers" in error.value.remedy
     assert "shm-size" in error.value.remedy
-    there = command(nodes=9, cores=None)
-    Estimate(tiny, report(tiny), there, lambda: 0).announce_and_check("synthetic")  # its nodes have their own
+    there = estimated(tiny, nodes=9, cores=None, free=0)
+    there.announce_and_check("synthetic")  # its nodes have their own
 
 
 def test_a_cache_that_host_memory_has_no_room_for_is_said(run):
     tiny = run({"blocks": {"caches": {"loader": ["host_cache", "replay", "dali_cpu"]}}})
-    here = command()
     size = 3 * tiny.config["sources"]["synthetic"]["options"]["count"] * 64 * 64
-    (said,) = Estimate(tiny, report(tiny), here, lambda: size - 1).caches_too_large()
+    (said,) = estimated(tiny, free=size - 1).caches_too_large()
     assert f"host_cache keeps {gib(size)} of synthetic, and {gib(size - 1)} are free" in said
-    assert list(Estimate(tiny, report(tiny), here, lambda: size).caches_too_large()) == []
+    assert list(estimated(tiny, free=size).caches_too_large()) == []
 
 
 def test_a_run_of_one_block_and_some_cells_waits_for_their_records_alone(run, of_cell):

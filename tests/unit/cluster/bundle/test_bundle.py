@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from config_fixtures import merged
+from config_fixtures import merged, small
 from data_fixtures import REPOSITORY
 
 from gpufeed.cluster.bundle import bundle_parts, contents
@@ -216,31 +216,15 @@ def test_what_a_dataset_is_made_of_comes_too():
 
 
 def row(body: bytes, *urls: str) -> dict:
-    return {
-        "name": "a.zip",
-        "urls": list(urls),
-        "sha256": hashlib.sha256(body).hexdigest(),
-        "size": len(body),
-    }
+    digest = hashlib.sha256(body).hexdigest()
+    return {"name": "a.zip", "urls": list(urls), "sha256": digest, "size": len(body)}
 
 
 def config_with(files: list[dict], tmp_path: Path) -> dict:
     """A config that runs one experiment on one source with these files."""
-    experiment = {
-        "title": "One",
-        "question": "Is it packed?",
-        "common": {"dataset": "tiny_imagenet", "model": "simple_cnn", "steps": 4},
-        "blocks": {"one": {"loader": "dataloader_sync"}},
-    }
-    changes = {
-        "run": ["one"],
-        "experiments": {"one": experiment},
-        "archives": [],
-        "data": str(tmp_path / "data"),
-    }
-    config = merged_config(SHIPPED, changes)
+    config = small({}, dataset="tiny_imagenet", loader="dataloader_sync", model="simple_cnn", steps=4)
     config["sources"]["tiny_imagenet"] = {"layout": "tiny_imagenet", "files": files}
-    return config
+    return config | {"archives": [], "data": str(tmp_path / "data")}
 
 
 def test_an_archive_that_is_whole_stays_and_a_broken_one_is_fetched_anew(server, tmp_path):

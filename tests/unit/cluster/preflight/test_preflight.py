@@ -27,7 +27,7 @@ WRONG = {  # one sentence of each check, in its order
     "default_profile": "set-resources in profiles/default/config.yaml",
     "login_node": "inside of Slurm job 42",
     "refused": "are not checked by Slurm: no sbatch here, No such file",
-    "executor": "an executor other than Slurm's",
+    "executor": "an executor other than Slurm's: local",
     "profiles": "set-resource in mine.yaml",
     "set_resources": "lost by a later set-resources: gate",
     "without_line": "no sbatch line, no mem_mb: plot",
@@ -85,10 +85,6 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     said = [str(one) for way in ("none", "apptainer") for one in findings(plan, site, node, way)]
     for check, sentence in WRONG.items():
         assert any(sentence in one for one in said), check
-
-
-def test_another_executor(found):
-    assert "an executor other than Slurm's: local" in found(asked.executor, cpu_job(), executor="local")
 
 
 def test_what_snakemake_passes_over_in_a_profile(found):

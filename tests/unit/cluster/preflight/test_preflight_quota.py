@@ -1,29 +1,20 @@
 """Preflight on a Lustre whose `lfs` is a script: quotas of room and files, and answers that are none."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_preflight_storage import images
 
 from gpufeed.cluster.preflight import storage
-from gpufeed.cluster.preflight.asked_plan import Plan
-from gpufeed.cluster.preflight.login_node import Node
-from gpufeed.cluster.preflight.site import Scratch, read_site
 from gpufeed.cluster.preflight.storage import Quota, quota_of, read_quota
 
 HEAD = """Disk quotas for usr 1000 (uid 1000):
      Filesystem  kbytes   quota   limit   grace   files   quota   limit   grace
 """
 GIB = 2**20  # in KiB
-
-
-@pytest.fixture
-def site(tmp_path):
-    (tmp_path / "scratch").mkdir()
-    return replace(read_site("pace-ice"), scratch=Scratch(tmp_path / "scratch", 1000))
 
 
 @pytest.fixture
@@ -42,12 +33,10 @@ def lfs(tmp_path, monkeypatch):
     return lfs
 
 
-def found(check, site, count: int = 0, **config) -> str:
+@pytest.fixture
+def says(found):
     """What a check says of a run that has to prepare a dataset of so many images on the site's scratch."""
-    folders = {key: str(site.scratch.folder / key) for key in ("data", "results")}
-    source = {"layout": "synthetic", "options": {"count": count}}
-    plan = Plan("slurm", [], folders | {"sources": {"made": source}} | config, ["made"])
-    return "\n".join(map(str, check(plan, site, Node())))
+    return lambda check, count=0: found(check, config=images(count), datasets=["made"])
 
 
 @pytest.mark.parametrize(
@@ -72,27 +61,27 @@ def test_rows_of_lfs_quota(row, quota):
     assert read_quota(f"{HEAD}{row}\n") == quota
 
 
-def test_room_is_what_the_quota_leaves(lfs, site):
+def test_room_is_what_the_quota_leaves(lfs, says, site):
     asked = lfs(f"{HEAD}/scratch {297 * GIB} 0 {300 * GIB} - 7 0 0 -\n")
-    said = found(storage.space, site)
+    said = says(storage.space)
     assert f"found: 3.0 GiB left of your quota of 300.0 GiB in {site.scratch.folder}" in said
     assert "make room there, or name another folder: --config data=FOLDER" in said
     assert asked.read_text() == f"quota -u {os.getuid()} {site.scratch.folder}\n"
     lfs(f"{HEAD}/scratch {301 * GIB}* 0 {300 * GIB} 6d 7 0 0 -\n")
-    assert "found: 0.0 GiB left of your quota" in found(storage.space, site)
+    assert "found: 0.0 GiB left of your quota" in says(storage.space)
 
 
-def test_a_disk_that_has_less_than_the_quota_leaves(lfs, site, monkeypatch):
+def test_a_disk_that_has_less_than_the_quota_leaves(lfs, says, monkeypatch):
     lfs(f"{HEAD}/scratch 0 0 {2**60} - 7 0 0 -\n")
     monkeypatch.setattr(storage, "LEAST_GIB", 2**40)
-    assert "GiB free in" in found(storage.space, site)
+    assert "GiB free in" in says(storage.space)
 
 
-def test_files_are_those_of_the_quota(lfs, site):
+def test_files_are_those_of_the_quota(lfs, says, site):
     """It counts what lies elsewhere on the file system, too, and no site.yaml has to be right."""
     lfs(f"{HEAD}/scratch 0 0 0 - 1999000 0 2000000 -\n")
-    assert found(storage.file_count, site, 1000) == ""
-    said = found(storage.file_count, site, 1001)
+    assert says(storage.file_count, 1000) == ""
+    said = says(storage.file_count, 1001)
     assert f"1,999,000 files in {site.scratch.folder}, and 1,001 new ones" in said
     assert "expected: at most 2,000,000 files" in said
     assert "--config data_form=packed" in said
@@ -107,11 +96,11 @@ def test_files_are_those_of_the_quota(lfs, site):
         ("", 0),
     ],
 )
-def test_without_a_quota_files_are_counted(lfs, site, said, status):
+def test_without_a_quota_files_are_counted(lfs, says, site, said, status):
     lfs(said, status)
-    assert found(storage.space, site) == ""
-    assert found(storage.file_count, site, 1000) == ""
-    said = found(storage.file_count, site, 1001)
+    assert says(storage.space) == ""
+    assert says(storage.file_count, 1000) == ""
+    said = says(storage.file_count, 1001)
     assert f"0 files in {site.scratch.folder}, and 1,001 new ones\n  expected: at most 1,000 files" in said
 
 

@@ -12,11 +12,6 @@ from preflight_fixtures import CUDA13, NODE, cpu_job, gpu_job
 from gpufeed.cluster.preflight import login_node, software_checks
 
 
-def test_inside_of_an_allocation(found):
-    said = found(software_checks.login_node, node=replace(NODE, inside_job="42"))
-    assert "inside of Slurm job 42" in said
-
-
 def test_a_profile_with_a_key_twice(found, tmp_path):
     profile = tmp_path / "config.yaml"
     profile.write_text("set-resources:\n  gate: {runtime: 60}\n")

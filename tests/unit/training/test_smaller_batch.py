@@ -175,11 +175,6 @@ def test_nothing_else_is_taken_for_it(error):
     assert not out_of_memory(error)
 
 
-def test_a_cell_without_leave_keeps_its_name():
-    assert Cell("e", "d", "l", smallest_batch_size=None).id == Cell("e", "d", "l").id
-    assert Cell("e", "d", "l", smallest_batch_size=8).id != Cell("e", "d", "l").id
-
-
 class PowerCut(BaseException):
     pass
 

@@ -9,8 +9,6 @@ import watch_fixtures as fixtures
 from pytorch_lightning import LightningModule, Trainer
 from torch import nn
 
-import gpufeed
-
 STEPS, EPOCHS = 100, 3
 
 
@@ -26,12 +24,8 @@ def bursts(watched) -> int:
 @pytest.mark.parametrize(("workers", "accumulate"), [(0, 1), pytest.param(2, 4, marks=pytest.mark.slow)])
 def test_a_plain_loop(tmp_path, accumulate, workers):
     unwatched = fixtures.train(fixtures.loader_of(STEPS, workers=workers), EPOCHS, accumulate)
-    watched = gpufeed.watch(
-        fixtures.loader_of(STEPS, workers=workers),
-        accumulate=accumulate,
-        out=tmp_path / "watch.json",
-        quiet=True,
-    )
+    own = fixtures.loader_of(STEPS, workers=workers)
+    watched = fixtures.watch(own, accumulate=accumulate, out=tmp_path / "watch.json")
     assert fixtures.train(watched, EPOCHS, accumulate) == unwatched
     assert len(unwatched) == STEPS * EPOCHS
     assert bursts(watched) >= 2
@@ -76,7 +70,7 @@ def lightning_losses(loader, folder, accelerator: str = "cpu") -> list[float]:
 @pytest.mark.slow
 def test_lightning(tmp_path):
     unwatched = lightning_losses(fixtures.loader_of(STEPS), tmp_path)
-    watched = gpufeed.watch(fixtures.loader_of(STEPS), accumulate=2, out=None, quiet=True)
+    watched = fixtures.watch(fixtures.loader_of(STEPS), accumulate=2)
     assert lightning_losses(watched, tmp_path) == unwatched
     assert len(unwatched) == STEPS * EPOCHS
     assert bursts(watched) >= 2
@@ -105,7 +99,7 @@ def test_fastai(workers):
             DataLoader(data, bs=8, shuffle=True, num_workers=workers), DataLoader(fixtures.samples(16), bs=8)
         )
         if watch:
-            loaders.loaders[0] = gpufeed.watch(loaders.train, out=None, quiet=True)
+            loaders.loaders[0] = fixtures.watch(loaders.train)
         learner = Learner(loaders, fixtures.model(), loss_func=nn.CrossEntropyLoss(), cbs=[Losses()])
         losses.clear()
         with learner.no_bar(), learner.no_logging():
@@ -131,7 +125,7 @@ def test_accelerate():
         optimiser = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
         # 98 steps are no multiple of 4: the last gradients of an epoch are applied earlier
         net, optimiser, loader = accelerator.prepare(net, optimiser, fixtures.loader_of(98))
-        loader = gpufeed.watch(loader, accumulate=4, out=None, quiet=True) if watch else loader
+        loader = fixtures.watch(loader, accumulate=4) if watch else loader
         losses = []
         torch.manual_seed(7)
         for _ in range(EPOCHS):

@@ -22,7 +22,6 @@ from gpufeed.stores.decoded_cache import build
 from gpufeed.system import page_cache
 from gpufeed.system.cores import can_restrict, on_cores
 from gpufeed.system.environment import cores_allowed, filesystem
-from gpufeed.system.job_log import job_log
 from gpufeed.training.engines.plain import PlainTrainer
 from gpufeed.training.runtime_context import Stores, workers_of
 
@@ -259,14 +258,6 @@ def test_a_missing_manifest_fails_with_what_to_do(tmp_path, monkeypatch):
     assert "run the command again" in record.sentence
 
 
-def test_the_traceback_goes_to_the_log(run, tmp_path):
-    with job_log(tmp_path / "job.log"):
-        run(loader="BreakingLoader")
-    text = (tmp_path / "job.log").read_text()
-    assert "Traceback" in text
-    assert "and more lines" in text
-
-
 def test_an_interrupt_leaves_no_record(run, monkeypatch):
     def interrupt(self):
         raise KeyboardInterrupt
@@ -326,6 +317,8 @@ def test_the_script_writes_both_files_and_ends_well(
     assert (found.telemetry is not None) == (telemetry is True and status == "done")
     assert status != "done" or found.phases["start_s"] + found.phases["import_s"] > 0
     assert said in capsys.readouterr().err
+    logged = (tmp_path / "job.log").read_text()
+    assert ("Traceback" in logged) == ("and more lines" in logged) == (status == "failed")
     assert len(pd.read_parquet(steps)) == (8 if status == "done" else 0)
     assert steps.stat().st_mtime_ns <= record.stat().st_mtime_ns
     assert not list(tmp_path.rglob("*.partial"))

@@ -5,10 +5,10 @@ import signal
 from dataclasses import asdict
 
 import ddp_fixtures
-import image_fixtures
 import psutil
 import pytest
 import torch
+from resume_fixtures import write_images
 
 from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core.cells import Cell, impossible
@@ -31,9 +31,7 @@ SLURM = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_N
 @pytest.fixture
 def images(tmp_path):
     """23 training images, and their cache."""
-    manifest = image_fixtures.write_dataset(tmp_path / "tiny")
-    image_fixtures.write_cache(manifest)
-    return manifest
+    return write_images(tmp_path / "tiny")
 
 
 def check_like_one_device(whole: dict, alone: dict, images) -> None:

@@ -9,10 +9,10 @@ from dataclasses import asdict
 
 import ddp_fixtures
 import fake_srun
-import image_fixtures
 import psutil
 import pytest
 from process_fixtures import left_after, words
+from resume_fixtures import write_images
 from test_ddp import check_like_one_device, check_resumed
 
 from gpufeed.benchmarks.end_to_end import measure
@@ -44,9 +44,7 @@ def job(tmp_path, monkeypatch):
 @pytest.fixture
 def images(tmp_path):
     """23 training images, and their cache."""
-    manifest = image_fixtures.write_dataset(tmp_path / "tiny")
-    image_fixtures.write_cache(manifest)
-    return manifest
+    return write_images(tmp_path / "tiny")
 
 
 @pytest.mark.slow

@@ -1,8 +1,5 @@
 """The trainer fastai: it learns, and its record is that of any trainer."""
 
-from dataclasses import asdict
-
-import measure_fixtures as toys
 import pytest
 import torch
 from fastai.callback.core import Callback
@@ -12,11 +9,9 @@ from test_trainer_contract import Watched
 from torch import nn
 
 from gpufeed.augment.reference import TorchAugment
-from gpufeed.benchmarks.end_to_end import COLUMNS, measure
 from gpufeed.core.cells import Cell, impossible
 from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.record import RECORD
 from gpufeed.training.engines.fastai import FastaiTrainer
 from gpufeed.training.engines.plain import PlainTrainer
 
@@ -164,37 +159,6 @@ def test_the_planner_leaves_out_what_is_impossible(axes, sentence):
 def test_a_cells_name_tells_its_trainer():
     cell = Cell("e", "d", "dataloader_sync", trainer="fastai")
     assert "-simple_cnn-fastai-auto-" in cell.id
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Measures a toy cell with the trainer fastai and checks its record against the schema."""
-    toys.register(monkeypatch)
-    manifest = toys.toy_manifest(tmp_path).write()
-    hyper = {"model": {"channels": [8, 16]}, "trainer": FASTAI_OPTIONS, "augment": {}}
-
-    def run(**axes):
-        cell = toys.toy_cell(trainer="fastai", hyper=hyper, **axes)
-        record, steps = measure(cell, 0, manifest, None, "login1")
-        RECORD.check(asdict(record), tmp_path)
-        assert list(steps.columns) == list(COLUMNS)
-        return record, steps
-
-    return run
-
-
-def test_a_done_cell_fills_its_record(run):
-    record, steps = run(epochs=3)
-    assert (record.status, record.sentence) == ("done", None)
-    assert (record.warmup["steps"], record.steps["n"], len(steps)) == (4, 8, 12)
-    assert [epoch["images"] for epoch in record.epochs] == [30] * 3
-    assert (record.accuracy["split"], record.accuracy["images"]) == ("test", 12)
-    assert record.phases["first_batch_s"] > 0
-
-
-def test_samples_transformed_in_the_loader_give_the_same_training(run):
-    on_device, in_loader = (run(augment=name)[1]["loss"] for name in ("none", "sample"))
-    assert in_loader.to_numpy() == pytest.approx(on_device.to_numpy(), rel=1e-5)
 
 
 def test_the_defaults_are_options_that_the_trainer_reads(tmp_path):

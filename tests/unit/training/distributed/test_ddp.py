@@ -68,25 +68,21 @@ def test_ranks_train_like_one_device_with_the_batches_of_all(images):
         check_resumed(resumed, whole, near=0)
 
 
+def toy_cell(evaluate: str = "last", **axes) -> dict:
+    """A cell on the images in batches of 4, with BatchNorm."""
+    trainer = {**read_hyper("trainer", "lightning"), "evaluate": evaluate}
+    hyper = {"model": {"channels": [4], "batch_norm": True}, "trainer": trainer, "augment": {}}
+    on_cpu = {"trainer": "lightning", "device": "cpu", "precision": "fp32", "batch_size": 4}
+    return Cell("toys", "tiny", "dataloader_sync", hyper=hyper, **on_cpu, **axes).asdict()
+
+
 @pytest.mark.slow
 def test_a_cell_with_two_devices_gives_one_record(images, tmp_path, monkeypatch, caplog):
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
     caplog.set_level(logging.INFO, "gpufeed")
-    options = {**read_hyper("trainer", "lightning"), "evaluate": "epoch"}
-    cell = Cell(
-        "toys",
-        "tiny",
-        "dataloader_sync",
-        trainer="lightning",
-        device="cpu",
-        precision="fp32",
-        batch_size=4,
-        epochs=2,
-        devices=2,
-        hyper={"model": {"channels": [4], "batch_norm": True}, "trainer": options, "augment": {}},
-    )
-    record, steps = measure(cell.asdict(), 0, images.root / "manifest.parquet", None, "login1", threads=2)
+    cell = toy_cell(evaluate="epoch", epochs=2, devices=2)
+    record, steps = measure(cell, 0, images.root / "manifest.parquet", None, "login1", threads=2)
     assert record.status == "done", record.sentence
     RECORD.check(asdict(record), tmp_path)
     assert record.resolved["devices"] == 2

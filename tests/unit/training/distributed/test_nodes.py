@@ -13,11 +13,10 @@ import psutil
 import pytest
 from process_fixtures import left_after, words
 from resume_fixtures import write_images
-from test_ddp import check_like_one_device, check_resumed
+from test_ddp import check_like_one_device, check_resumed, toy_cell
 
 from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core.cells import Cell
-from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.record import RECORD
 from gpufeed.system import gpu_locks, sigterm_handler
@@ -63,20 +62,9 @@ def test_nodes_train_like_one_device_with_the_batches_of_all(images, tmp_path, j
 @pytest.mark.slow
 def test_a_cell_on_two_nodes_gives_one_record_that_names_both(images, tmp_path, job):
     job("n1", "n2")
-    hyper = {"model": {"channels": [4], "batch_norm": True}, "trainer": read_hyper("trainer", "lightning")}
-    cell = Cell(
-        "toys",
-        "tiny",
-        "dataloader_sync",
-        trainer="lightning",
-        device="cpu",
-        precision="fp32",
-        batch_size=4,
-        nodes=2,
-        hyper={**hyper, "augment": {}},
-    )
     manifest = images.root / "manifest.parquet"
-    record, steps = measure(cell.asdict(), 0, manifest, None, "login1", threads=1, scratch=tmp_path / "s")
+    cell, scratch = toy_cell(nodes=2), tmp_path / "s"
+    record, steps = measure(cell, 0, manifest, None, "login1", threads=1, scratch=scratch)
     assert record.status == "done", record.sentence
     RECORD.check(asdict(record), tmp_path)
     assert record.resolved["ranks"] == [{"node": "n1", "gpu": None}, {"node": "n2", "gpu": None}]

@@ -21,15 +21,6 @@ from gpufeed.training.optimisers import learning_rates, make_optimiser, set_lear
 from gpufeed.training.step import Snapshot
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
-def test_learns_the_toy(tmp_path, optimiser):
-    rate = 0.1 if optimiser == "sgd" else 0.01
-    options = {"optimiser": optimiser, "learning_rate": rate, "schedule": "one_cycle"}
-    result = toy_trainer(tmp_path, options=options, epochs=40).run()
-    assert result.epochs[0]["train_loss"] > 0.7
-    assert result.epochs[-1]["train_loss"] < 0.05
-
-
 def test_torchs_own_defaults_have_no_fused_optimiser():
     options, weight = {**OPTIONS, "optimiser": "adam"}, nn.Parameter(torch.zeros(2))
     for usual, fused in ((False, True), (True, None)):

@@ -33,8 +33,9 @@ def trainer(request, tmp_path):
     return make
 
 
-def test_it_learns(trainer):
-    result = trainer(options={"learning_rate": 0.01}, epochs=25).run()
+@pytest.mark.parametrize(("optimiser", "rate"), [("sgd", 0.1), ("adam", 0.01), ("adamw", 0.01)])
+def test_it_learns(trainer, optimiser, rate):
+    result = trainer(options={"optimiser": optimiser, "learning_rate": rate}, epochs=25).run()
     assert result.epochs[0]["train_loss"] > 0.7
     assert result.epochs[-1]["train_loss"] < 0.05
 

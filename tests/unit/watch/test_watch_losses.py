@@ -15,10 +15,12 @@ STEPS, EPOCHS = 100, 3
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def bursts(watched) -> int:
-    """How many bursts there were, those with a pause too: the machine may be busy."""
+def check(watched, losses: list[float], unwatched: list[float], steps: int = STEPS) -> None:
+    """The losses are the same, and there were bursts, those with a pause too: the machine may be busy."""
+    assert losses == unwatched
+    assert len(losses) == steps * EPOCHS
     watched.result()
-    return sum(one["kind"] == "compute_only" for one in watched.record.done)
+    assert sum(one["kind"] == "compute_only" for one in watched.record.done) >= 2
 
 
 @pytest.mark.parametrize(("workers", "accumulate"), [(0, 1), pytest.param(2, 4, marks=pytest.mark.slow)])
@@ -26,9 +28,7 @@ def test_a_plain_loop(tmp_path, accumulate, workers):
     unwatched = fixtures.train(fixtures.loader_of(STEPS, workers=workers), EPOCHS, accumulate)
     own = fixtures.loader_of(STEPS, workers=workers)
     watched = fixtures.watch(own, accumulate=accumulate, out=tmp_path / "watch.json")
-    assert fixtures.train(watched, EPOCHS, accumulate) == unwatched
-    assert len(unwatched) == STEPS * EPOCHS
-    assert bursts(watched) >= 2
+    check(watched, fixtures.train(watched, EPOCHS, accumulate), unwatched)
     assert all(one["steps"] % accumulate == 0 for one in watched.record.done)
     assert json.loads((tmp_path / "watch.json").read_text())["steps"] == STEPS * EPOCHS
 
@@ -71,9 +71,7 @@ def lightning_losses(loader, folder, accelerator: str = "cpu") -> list[float]:
 def test_lightning(tmp_path):
     unwatched = lightning_losses(fixtures.loader_of(STEPS), tmp_path)
     watched = fixtures.watch(fixtures.loader_of(STEPS), accumulate=2)
-    assert lightning_losses(watched, tmp_path) == unwatched
-    assert len(unwatched) == STEPS * EPOCHS
-    assert bursts(watched) >= 2
+    check(watched, lightning_losses(watched, tmp_path), unwatched)
     assert len(watched.result()["epoch_start_seconds"]) == EPOCHS
 
 
@@ -110,9 +108,7 @@ def test_fastai(workers):
     trained(watch=False)
     unwatched = list(losses)
     watched = trained(watch=True)
-    assert losses == unwatched
-    assert len(losses) == STEPS * EPOCHS
-    assert bursts(watched) >= 2
+    check(watched, losses, unwatched)
 
 
 @pytest.mark.slow
@@ -140,5 +136,4 @@ def test_accelerate():
 
     unwatched, _ = trained(watch=False)
     losses, watched = trained(watch=True)
-    assert losses == unwatched
-    assert bursts(watched) >= 2
+    check(watched, losses, unwatched, steps=98)

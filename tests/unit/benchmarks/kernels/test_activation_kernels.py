@@ -15,7 +15,7 @@ from gpufeed.benchmarks.kernels import activation_work, kernel_benchmark
 from gpufeed.benchmarks.kernels.activation_work import Case, check, inputs_of, runner, task_of, tasks_of
 from gpufeed.core import record
 from gpufeed.core.config import planned
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.plan_kernels import ACTIVATION_WORKS, lines, settings
 from gpufeed.report import style
 from gpufeed.report.find_results import Found
@@ -167,6 +167,16 @@ def refused(work: str, form: str, name: str) -> bool:
     except activation_work.NotDone:
         return True
     return False
+
+
+def test_without_the_extension_its_rows_are_skipped_with_the_sentence(monkeypatch):
+    def missing(device):
+        raise Skip("No extension here.")
+
+    monkeypatch.setattr(activation_work, "extension_for", missing)
+    task = task_of(CASE, "mlp", "tanh", "epilogue")
+    row = kernel_benchmark.against(kernel_benchmark.measured(task, None, None), task)
+    assert (row["status"], row["sentence"]) == ("skipped", "No extension here.")
 
 
 def test_bytes_and_flops():

@@ -351,12 +351,12 @@ def test_a_wrong_name_is_refused(sweep, found):
     assert found in error.value.found
 
 
-def test_a_damaged_sweep_is_an_error(tmp_path):
-    path = tmp_path / "a.json"
-    for text in ("{", "[]", '{"schema_version": 1}'):
-        path.write_text(text)
-        with pytest.raises(GpufeedError):
-            record.DECODING.read(path)
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"schema_version": 1}'])
+def test_a_missing_or_damaged_sweep_is_an_error(tmp_path, text):
+    if text is not None:
+        (tmp_path / "a.json").write_text(text)
+    with pytest.raises(GpufeedError):
+        record.DECODING.read(tmp_path / "a.json")
 
 
 def test_a_decoding_process_does_not_import_torch_with_its_script():

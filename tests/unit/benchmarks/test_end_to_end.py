@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from data_fixtures import needs_eviction
+from fastai_fixtures import FASTAI_OPTIONS
 from image_fixtures import request, write_dataset
 from workflow_fixtures import Named, run_script
 
@@ -22,7 +23,6 @@ from gpufeed.stores.decoded_cache import build
 from gpufeed.system import page_cache
 from gpufeed.system.cores import can_restrict, on_cores
 from gpufeed.system.environment import cores_allowed, filesystem
-from gpufeed.system.job_log import job_log
 from gpufeed.training.engines.plain import PlainTrainer
 from gpufeed.training.runtime_context import Stores, workers_of
 
@@ -43,18 +43,23 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-def test_a_done_cell_fills_its_record(run, tmp_path):
-    record, steps = run(repeat=2, epochs=3)
+FASTAI = {"hyper": {"model": {"channels": [8, 16]}, "trainer": FASTAI_OPTIONS, "augment": {}}}
+OF_TRAINER = pytest.mark.parametrize("axes", [{"trainer": "plain"}, {"trainer": "fastai", **FASTAI}])
+
+
+@OF_TRAINER
+def test_a_done_cell_fills_its_record(run, tmp_path, axes):
+    record, steps = run(repeat=2, epochs=3, **axes)
     assert (record.status, record.sentence, record.planned_on) == ("done", None, "login1")
     assert record.resolved == {"device": "cpu", "precision": "fp32", "threads": torch.get_num_threads()}
     assert record.warmup["steps"] == 4
     assert record.steps["n"] == 8
     assert record.throughput["images"] == 60
-    assert len(record.epochs) == 3
+    assert [epoch["images"] for epoch in record.epochs] == [30] * 3
     assert (record.accuracy["split"], record.accuracy["images"]) == ("test", 12)
     assert record.memory["peak_gpu_mib"] is None
     assert record.memory["peak_host_mib"] > 10
-    assert record.phases["evaluation_s"] > 0
+    assert min(record.phases["evaluation_s"], record.phases["first_batch_s"]) > 0
     size = {"classes": 3, "height": 8, "width": 8}
     left_out = {"quarantined": 0, "examples": []}
     place = {"cache": None, "filesystem": filesystem(tmp_path)}
@@ -189,30 +194,15 @@ def test_the_statistics_are_those_of_the_steps(run):
     assert steps["total_ms"].sum() == pytest.approx(1e3 * sum(e["epoch_s"] for e in record.epochs))
 
 
-def test_learns_better_than_chance(run):
-    assert run(epochs=20)[0].accuracy["top1"] > 2 / 3
-
-
 def test_repeats_differ_and_can_be_had_again(run):
     losses = [run(repeat=repeat, epochs=1)[1]["loss"].tolist() for repeat in (0, 1, 0)]
     assert losses[0] == losses[2] != losses[1]
 
 
-def test_an_augment_for_samples_gives_the_same_training(run):
-    on_device, in_loader = (run(augment=name)[1]["loss"] for name in ("none", "sample"))
+@OF_TRAINER
+def test_an_augment_for_samples_gives_the_same_training(run, axes):
+    on_device, in_loader = (run(augment=name, **axes)[1]["loss"] for name in ("none", "sample"))
     assert in_loader.to_numpy() == pytest.approx(on_device.to_numpy(), rel=1e-5)
-
-
-def test_a_run_of_steps_and_a_ceiling_have_no_accuracy(run):
-    for axes in ({"steps": 5}, {"loader": "ceiling"}):
-        record, _ = run(**axes)
-        assert record.status == "done"
-        assert record.accuracy is record.phases["evaluation_s"] is None
-
-
-def test_a_run_of_steps_leaves_out_three(run):
-    record, steps = run(steps=7)
-    assert (len(steps), record.warmup["steps"], record.steps["n"]) == (7, 3, 4)
 
 
 def test_a_slow_loader_raises_the_wait_share(run, monkeypatch):
@@ -275,14 +265,6 @@ def test_a_missing_manifest_fails_with_what_to_do(tmp_path, monkeypatch):
     assert "run the command again" in record.sentence
 
 
-def test_the_traceback_goes_to_the_log(run, tmp_path):
-    with job_log(tmp_path / "job.log"):
-        run(loader="BreakingLoader")
-    text = (tmp_path / "job.log").read_text()
-    assert "Traceback" in text
-    assert "and more lines" in text
-
-
 def test_an_interrupt_leaves_no_record(run, monkeypatch):
     def interrupt(self):
         raise KeyboardInterrupt
@@ -290,16 +272,6 @@ def test_an_interrupt_leaves_no_record(run, monkeypatch):
     monkeypatch.setattr(toys.ToyLoader, "open", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run()
-
-
-def test_empty_steps_survive_parquet(run, tmp_path):
-    _, empty = run(loader="MissingLoader")
-    _, full = run(epochs=1)
-    for table, name in ((empty, "empty"), (full, "full")):
-        table.to_parquet(tmp_path / name, index=False)
-    found = [pd.read_parquet(tmp_path / name) for name in ("empty", "full")]
-    assert found[0].dtypes.equals(found[1].dtypes)
-    assert len(pd.concat(found)) == 4
 
 
 @pytest.mark.slow
@@ -352,6 +324,8 @@ def test_the_script_writes_both_files_and_ends_well(
     assert (found.telemetry is not None) == (telemetry is True and status == "done")
     assert status != "done" or found.phases["start_s"] + found.phases["import_s"] > 0
     assert said in capsys.readouterr().err
+    logged = (tmp_path / "job.log").read_text()
+    assert ("Traceback" in logged) == ("and more lines" in logged) == (status == "failed")
     assert len(pd.read_parquet(steps)) == (8 if status == "done" else 0)
     assert steps.stat().st_mtime_ns <= record.stat().st_mtime_ns
     assert not list(tmp_path.rglob("*.partial"))

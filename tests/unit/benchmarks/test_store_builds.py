@@ -177,24 +177,14 @@ def test_the_most_memory_is_seen_and_nothing_is_asked_without_a_device(monkeypat
     assert peak.mib is None
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [({"status": "perhaps"}, "status"), ({"builds": [{"count": 1}]}, "required"), ({"cores": 0}, "cores")],
-)
-def test_what_breaks_the_schema_is_not_written(measured, tmp_path, change, message):
+def test_what_breaks_the_schema_is_not_written(measured, tmp_path):
     times = measured(counts=[3])
     before = (tmp_path / "times.json").read_bytes()
-    with pytest.raises(GpufeedError, match=message):
-        DOCUMENT.write({**times, **change}, tmp_path / "times.json")
+    wrong = {"status": "perhaps", "builds": [{"count": 1}], "cores": 0}
+    for key, value in wrong.items():
+        with pytest.raises(GpufeedError, match=key):
+            DOCUMENT.write({**times, key: value}, tmp_path / "times.json")
     assert (tmp_path / "times.json").read_bytes() == before
-
-
-@pytest.mark.parametrize("text", [None, "", "[]", "{}"])
-def test_what_is_no_file_of_build_times(tmp_path, text):
-    if text is not None:
-        (tmp_path / "a.json").write_text(text)
-    with pytest.raises(GpufeedError, match="build times"):
-        DOCUMENT.read(tmp_path / "a.json")
 
 
 def config(**builds) -> dict:

@@ -4,38 +4,21 @@ from dataclasses import asdict
 
 import measure_fixtures as toys
 import pytest
-import torch
-from torch import nn
 
 from gpufeed.benchmarks.end_to_end import measure
-from gpufeed.core import registry
 from gpufeed.core.record import RECORD
 from gpufeed.training import cell_training
-
-
-class Noisy(nn.Module):
-    """A model with all that asking it could disturb: random numbers, and statistics kept in training."""
-
-    def __init__(self, num_classes: int):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(3 * toys.SIDE**2), nn.Dropout(0.5))
-        self.head = nn.Linear(3 * toys.SIDE**2, num_classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(self.layers(images))
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Measures a toy cell of three epochs that is asked about at its `last` or at each `epoch`."""
     toys.register(monkeypatch)
-    monkeypatch.setattr(toys, "Noisy", Noisy, raising=False)
-    monkeypatch.setitem(registry.MODELS, "noisy", registry.ModelEntry("measure_fixtures:Noisy"))
     manifest = toys.toy_manifest(tmp_path).write()
 
     def run(evaluate: str, **axes):
         cell = toys.toy_cell(**{"epochs": 3, **axes})
-        options = {} if axes.get("model") == "noisy" else cell["hyper"]["model"]
+        options = {} if axes.get("model") == "NoisyModel" else cell["hyper"]["model"]
         trainer = {**cell["hyper"]["trainer"], "evaluate": evaluate}
         cell["hyper"] = {**cell["hyper"], "model": options, "trainer": trainer}
         record, steps = measure(cell, 0, manifest, None, "login1")
@@ -46,8 +29,10 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-def test_each_epoch_has_its_accuracy_and_the_last_is_that_of_the_run(run):
-    record, _ = run("epoch")
+@pytest.mark.parametrize("trainer", ["plain", "lightning"])
+def test_each_epoch_has_its_accuracy_and_the_last_is_that_of_the_run(run, trainer):
+    record, steps = run("epoch", trainer=trainer)
+    assert len(steps) == 12
     told = [epoch["accuracy"] for epoch in record.epochs]
     assert [one["images"] for one in told] == [12, 12, 12]
     assert len({one["loss"] for one in told}) == 3  # the model went on learning
@@ -59,7 +44,7 @@ def test_asked_at_the_end_only_the_last_epoch_has_an_accuracy(run):
     assert [epoch["accuracy"] for epoch in record.epochs] == [None, None, record.accuracy]
 
 
-@pytest.mark.parametrize("model", ["simple_cnn", "noisy"])
+@pytest.mark.parametrize("model", ["simple_cnn", "NoisyModel"])
 def test_asking_changes_nothing_of_the_training(run, model):
     (asked, each), (left, last) = (run(evaluate, model=model) for evaluate in ("epoch", "last"))
     assert each["loss"].tolist() == last["loss"].tolist()
@@ -82,5 +67,5 @@ def test_the_time_of_asking_is_not_in_the_epochs(run, monkeypatch):
 def test_a_ceiling_and_a_run_of_steps_are_never_asked(run):
     for axes in ({"steps": 9}, {"loader": "ceiling"}):
         record, _ = run("epoch", **axes)
-        assert record.accuracy is None
+        assert record.accuracy is record.phases["evaluation_s"] is None
         assert {epoch["accuracy"] for epoch in record.epochs} == {None}

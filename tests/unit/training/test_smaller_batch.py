@@ -175,38 +175,8 @@ def test_nothing_else_is_taken_for_it(error):
     assert not out_of_memory(error)
 
 
-def test_a_cell_without_leave_keeps_its_name():
-    assert Cell("e", "d", "l", smallest_batch_size=None).id == Cell("e", "d", "l").id
-    assert Cell("e", "d", "l", smallest_batch_size=8).id != Cell("e", "d", "l").id
-
-
 class PowerCut(BaseException):
     pass
-
-
-def test_a_training_goes_on_with_the_batch_of_its_checkpoint(toy, tmp_path, monkeypatch):
-    found, manifest = toy(batch_size=16, smallest_batch_size=2, epochs=3)
-    checkpoints = Checkpoints(tmp_path / "kept", 2)
-    expected = train_model(found, manifest, Stores(), None, "login1").about
-    assert expected["resolved"]["batch_size"] == 4
-    whole = GreedyModel.forward
-
-    def cut(self, images):
-        if GreedyModel.tried.count(4) == 11:
-            raise PowerCut
-        return whole(self, images)
-
-    GreedyModel.tried.clear()
-    monkeypatch.setattr(GreedyModel, "forward", cut)
-    with pytest.raises(PowerCut):
-        train_model(found, manifest, Stores(), None, "login1", checkpoints=checkpoints)
-    assert checkpoints.batch_size() == 4
-    monkeypatch.setattr(GreedyModel, "forward", whole)
-    GreedyModel.tried.clear()
-    about = train_model(found, manifest, Stores(), None, "login1", checkpoints=checkpoints).about
-    assert max(GreedyModel.tried) == 4
-    assert about["resolved"]["batch_size"] == 4
-    assert about["epochs"] == expected["epochs"]
 
 
 def test_a_kept_model_is_evaluated_with_the_batch_that_fitted(toy, tmp_path):
@@ -219,16 +189,17 @@ def test_a_kept_model_is_evaluated_with_the_batch_that_fitted(toy, tmp_path):
     assert GreedyModel.asked == [4, 4, 4]
 
 
-def kept_after(toy, tmp_path, monkeypatch, steps, owner="ours"):
-    """The checkpoints of a training with batches of 4 that stops after so many steps, every second kept."""
-    found, manifest = toy(batch_size=4, epochs=3)
-    checkpoints, whole = Checkpoints(tmp_path / "kept", 2, owner), GreedyModel.forward
+def kept_after(toy, tmp_path, monkeypatch, steps, **axes):
+    """The checkpoints of a training that stops after so many steps, every second of which is kept."""
+    found, manifest = toy(epochs=3, **axes)
+    checkpoints, whole = Checkpoints(tmp_path / "kept", 2, "ours"), GreedyModel.forward
 
     def cut(self, images):
         if self.training and len(GreedyModel.tried) == steps:
             raise PowerCut
         return whole(self, images)
 
+    GreedyModel.tried.clear()
     monkeypatch.setattr(GreedyModel, "forward", cut)
     with pytest.raises(PowerCut):
         train_model(found, manifest, Stores(), None, "login1", checkpoints=checkpoints)
@@ -237,8 +208,21 @@ def kept_after(toy, tmp_path, monkeypatch, steps, owner="ours"):
     return checkpoints
 
 
+def test_a_training_goes_on_with_the_batch_of_its_checkpoint(toy, tmp_path, monkeypatch):
+    axes = {"batch_size": 16, "smallest_batch_size": 2}
+    found, manifest = toy(epochs=3, **axes)
+    expected = train_model(found, manifest, Stores(), None, "login1").about
+    assert expected["resolved"]["batch_size"] == 4
+    checkpoints = kept_after(toy, tmp_path, monkeypatch, 2 + 11, **axes)  # batches of 16 and of 8 do not fit
+    assert checkpoints.batch_size() == 4
+    about = train_model(found, manifest, Stores(), None, "login1", checkpoints=checkpoints).about
+    assert max(GreedyModel.tried) == 4
+    assert about["resolved"]["batch_size"] == 4
+    assert about["epochs"] == expected["epochs"]
+
+
 def test_the_checkpoint_of_another_owner_or_without_sense_has_no_batch(toy, tmp_path, monkeypatch):
-    checkpoints = kept_after(toy, tmp_path, monkeypatch, 5)
+    checkpoints = kept_after(toy, tmp_path, monkeypatch, 5, batch_size=4)
     assert checkpoints.batch_size() == 4
     assert replace(checkpoints, owner="theirs").batch_size() is None
     checkpoints.path.write_bytes(b"no checkpoint")
@@ -247,7 +231,7 @@ def test_the_checkpoint_of_another_owner_or_without_sense_has_no_batch(toy, tmp_
 
 
 def test_what_is_kept_is_not_given_up_for_a_smaller_batch(toy, tmp_path, monkeypatch):
-    checkpoints = kept_after(toy, tmp_path, monkeypatch, 5)
+    checkpoints = kept_after(toy, tmp_path, monkeypatch, 5, batch_size=4)
     before = checkpoints.path.read_bytes()
     monkeypatch.setattr(GreedyModel, "room", 3)  # somebody else is on the GPU now
     found, manifest = toy(batch_size=4, epochs=3, smallest_batch_size=1)

@@ -3,14 +3,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from measure_fixtures import (
-    CLASSES,
     CPU,
     OPTIONS,
-    Clock,
     LossyLoader,
     Normalise,
-    SlowLoader,
-    SlowModel,
     ToyLoader,
     hundred_steps_a_second,
     toy_manifest,
@@ -23,17 +19,6 @@ from gpufeed.loaders.base import LoadRequest
 from gpufeed.training.evaluate import answers
 from gpufeed.training.optimisers import learning_rates, make_optimiser, set_learning_rate
 from gpufeed.training.step import Snapshot
-
-SMALL = (8, 16)
-
-
-@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
-def test_learns_the_toy(tmp_path, optimiser):
-    rate = 0.1 if optimiser == "sgd" else 0.01
-    options = {"optimiser": optimiser, "learning_rate": rate, "schedule": "one_cycle"}
-    result = toy_trainer(tmp_path, options=options, epochs=40).run()
-    assert result.epochs[0]["train_loss"] > 0.7
-    assert result.epochs[-1]["train_loss"] < 0.05
 
 
 def test_torchs_own_defaults_have_no_fused_optimiser():
@@ -55,24 +40,6 @@ def test_evaluation_counts_every_held_out_sample(tmp_path):
     assert (after["split"], after["images"]) == ("test", 12)
     assert after["top1"] == after["correct"] / 12 > 0.9 > before["top1"]
     assert after["loss"] < before["loss"]
-
-
-@pytest.mark.parametrize("synchronise", ["epoch", "step"])
-def test_a_slow_loader_is_load_and_wait(tmp_path, monkeypatch, synchronise):
-    trainer = toy_trainer(tmp_path, loader=SlowLoader, synchronise=synchronise)
-    Clock(monkeypatch)
-    result = trainer.run()
-    for row in result.steps:
-        times = {name: row[name] for name in ("load_ms", "wait_ms", "total_ms", "train_ms")}
-        assert times == pytest.approx({"load_ms": 30, "wait_ms": 30, "total_ms": 30, "train_ms": 0}, abs=1e-6)
-    assert result.first_batch_s == pytest.approx(0.03)
-
-
-def test_a_slow_model_is_train(tmp_path, monkeypatch):
-    trainer = toy_trainer(tmp_path, model=SlowModel(CLASSES, channels=SMALL))
-    Clock(monkeypatch)
-    for row in trainer.run().steps:
-        assert (row["train_ms"], row["wait_ms"]) == (pytest.approx(30), pytest.approx(0, abs=1e-6))
 
 
 def test_precision_bf16_trains_in_bf16(tmp_path):

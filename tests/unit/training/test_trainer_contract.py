@@ -33,8 +33,9 @@ def trainer(request, tmp_path):
     return make
 
 
-def test_it_learns(trainer):
-    result = trainer(options={"learning_rate": 0.01}, epochs=25).run()
+@pytest.mark.parametrize(("optimiser", "rate"), [("sgd", 0.1), ("adam", 0.01), ("adamw", 0.01)])
+def test_it_learns(trainer, optimiser, rate):
+    result = trainer(options={"optimiser": optimiser, "learning_rate": rate}, epochs=25).run()
     assert result.epochs[0]["train_loss"] > 0.7
     assert result.epochs[-1]["train_loss"] < 0.05
 
@@ -71,25 +72,28 @@ def test_it_stops_after_the_steps_asked_for_and_closes_the_loader(trainer, steps
 
 
 @pytest.mark.parametrize("synchronise", ["epoch", "step"])
-def test_a_slow_loader_is_load_and_wait(trainer, synchronise):
-    result = trainer(loader=SlowLoader, synchronise=synchronise).run()
-    assert all(min(row["load_ms"], row["wait_ms"]) >= 30 for row in result.steps)
-    assert result.first_batch_s >= 0.03
+def test_a_slow_loader_is_load_and_wait(trainer, monkeypatch, synchronise):
+    made = trainer(loader=SlowLoader, synchronise=synchronise)
+    toys.Clock(monkeypatch)
+    result = made.run()
+    for row in result.steps:
+        times = {name: row[name] for name in ("load_ms", "wait_ms", "total_ms", "train_ms")}
+        assert times == pytest.approx({"load_ms": 30, "wait_ms": 30, "total_ms": 30, "train_ms": 0}, abs=1e-6)
+    assert result.first_batch_s == pytest.approx(0.03)
 
 
-def test_a_slow_model_is_train(trainer):
-    result = trainer(model=SlowModel(CLASSES, channels=SMALL)).run()
-    assert all(row["train_ms"] >= 30 for row in result.steps)
+def slow_augment(images, ids, epoch):
+    time.sleep(0.03)
+    return toys.Normalise((0.5,) * 3, (0.25,) * 3, 0, {})(images, ids, epoch)
 
 
-def test_a_slow_augment_is_train(trainer):
-    slow, normalise = SlowModel(CLASSES, channels=SMALL), toys.Normalise((0.5,) * 3, (0.25,) * 3, 0, {})
-
-    def augment(images, ids, epoch):
-        slow(torch.zeros(1, 3, toys.SIDE, toys.SIDE))
-        return normalise(images, ids, epoch)
-
-    assert all(row["train_ms"] >= 30 for row in trainer(augment=augment).run().steps)
+@pytest.mark.parametrize("part", ["model", "augment"])
+def test_a_slow_model_or_augment_is_train(trainer, monkeypatch, part):
+    slow = {"model": SlowModel(CLASSES, channels=SMALL), "augment": slow_augment}
+    made = trainer(**{part: slow[part]})
+    toys.Clock(monkeypatch)
+    for row in made.run().steps:
+        assert (row["train_ms"], row["wait_ms"]) == (pytest.approx(30), pytest.approx(0, abs=1e-6))
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -118,6 +122,11 @@ def test_a_loss_that_is_not_finite_ends_the_run(trainer):
 def test_a_lost_sample_ends_the_run(trainer, job):
     with pytest.raises(GpufeedError, match="29 images from LossyLoader in epoch 0"):
         trainer(loader=LossyLoader, **job).run()
+
+
+def test_an_error_of_the_loader_ends_the_run(trainer):
+    with pytest.raises(OSError, match="the disk went away"):
+        trainer(loader=toys.BreakingLoader).run()
 
 
 def test_same_seed_same_losses(trainer):

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 import watch_cases as planted
-
-import gpufeed
+from watch_fixtures import watch
 
 TOLERANCE = 0.06  # of AU: fetching a batch, and what a framework does between steps, are planted by nobody
 BY_NAME = {case.name: case for case in planted.KINDS}
@@ -57,7 +56,7 @@ def test_watch_finds_the_planted_utilization(name, framework):
     case, times = BY_NAME[name], SLOWER[name]
     longer = {"read_s": times * case.read_s, "step_s": times * case.step_s, "batches": 60}
     case = replace(case, framework=framework, **longer)
-    watched = gpufeed.watch(planted.made_loader(case), out=None, quiet=True, burst=4)
+    watched = watch(planted.made_loader(case), burst=4)
     planted.train(case, watched)
     found = watched.result()
     assert found["steps"] == case.batches
@@ -80,7 +79,7 @@ CAUSES = {
 @pytest.mark.parametrize("name", CAUSES)
 def test_watch_names_the_planted_cause(name):
     case = replace(BY_NAME[name], **CAUSES[name])
-    watched = gpufeed.watch(planted.made_loader(case), out=None, quiet=True, burst=planted.BURST, deep=True)
+    watched = watch(planted.made_loader(case), burst=planted.BURST, deep=True)
     planted.train(case, watched)
     found = watched.result()
     first = found["causes"][0]["name"] if found["causes"] else None

@@ -21,7 +21,6 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from torchvision import transforms
 
-import gpufeed
 from gpufeed.watch import causes, stages
 from gpufeed.watch.signs import CPU_EVERY, MOST, Look, Signs, slope
 
@@ -263,9 +262,7 @@ class Wrapped(DataLoader):
 
 @pytest.mark.parametrize("kind", [DataLoader, Wrapped])
 def test_the_workers_cpu_time_is_seen(kind):
-    watched = gpufeed.watch(kind(Busy(), 4, num_workers=1), out=None, quiet=True, burst=4)
-    for _ in watched:
-        pass
+    watched = fixtures.stepped(kind(Busy(), 4, num_workers=1), burst=4)
     cpu_s, delayed = watched.record.signs.per_batch()
     assert cpu_s == pytest.approx(0.02, rel=0.5)
     assert delayed is None or delayed < 1
@@ -283,9 +280,7 @@ def test_a_long_training_is_judged_in_no_time():
 
 
 def test_the_end_of_an_epoch_takes_no_time_after_many_stretches():
-    watched = gpufeed.watch([torch.ones(1)] * 60_000, out=None, quiet=True, burst=0)
-    for _ in watched:
-        pass
+    watched = fixtures.stepped([torch.ones(1)] * 60_000, burst=0)
     began = stages.time.process_time()
     result = watched.result()
     assert stages.time.process_time() - began < 0.5
@@ -373,7 +368,7 @@ class Broken(Samples):
     ],
 )
 def test_where_stages_cannot_be_told_apart_a_sentence_says_why(loader, said):
-    watched = gpufeed.watch(loader(), out=None, quiet=True, deep=True)
+    watched = fixtures.watch(loader(), deep=True)
     assert sum(1 for _ in watched) >= 20
     result = watched.result()
     assert result["stages"] is None
@@ -442,7 +437,7 @@ def test_an_open_file_or_a_shared_counter_of_a_loader_without_workers_is_left_al
     lines.write_text("".join(f"{n:06d}\n" for n in range(3000)))
 
     def seen(dataset, deep):
-        watched = gpufeed.watch(DataLoader(dataset, 8), out=None, quiet=True, deep=deep)
+        watched = fixtures.watch(DataLoader(dataset, 8), deep=deep)
         values = [batch.tolist() for _ in range(2) for batch in watched]
         return values, " ".join(watched.result()["not_measured"])
 
@@ -505,7 +500,7 @@ def test_an_error_of_the_dataset_is_the_reason():
 
 def test_deep_changes_no_loss_and_is_measured_after_the_first_epoch():
     unwatched = fixtures.train(fixtures.loader_of(40, workers=1), 2)
-    watched = gpufeed.watch(fixtures.loader_of(40, workers=1), out=None, quiet=True, deep=True)
+    watched = fixtures.watch(fixtures.loader_of(40, workers=1), deep=True)
     kept = []
 
     def seen(step: int) -> None:

@@ -16,13 +16,9 @@ import torch
 import watch_fixtures as fixtures
 from data_fixtures import REPOSITORY
 from torch.utils.data import DataLoader, DistributedSampler
+from watch_fixtures import watch
 
-import gpufeed
 from gpufeed.watch import batches
-
-
-def watch(loader, **options):
-    return gpufeed.watch(loader, **{"out": None, "quiet": True, **options})
 
 
 def numbers(loader, seen: list | None = None) -> list[float]:
@@ -370,10 +366,8 @@ def test_a_state_that_moves_late_ends_the_bursts():
 
 def test_bytes_bound_what_is_held():
     def held(**limits):
-        watched = watch(DataLoader(fixtures.Sleeping(1200), 8), **limits)  # 128 bytes a batch
-        for _ in watched:
-            pass
-        return watched.result()
+        # 128 bytes a batch
+        return fixtures.stepped(DataLoader(fixtures.Sleeping(1200), 8), **limits).result()
 
     assert held()["held"] == {"batches": 32, "host_bytes": 32 * 128, "device_bytes": 0, "cloned": True}
     assert held(held_host_bytes=1200)["held"]["batches"] == 8

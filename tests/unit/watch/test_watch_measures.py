@@ -18,16 +18,13 @@ from data_fixtures import REPOSITORY
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
+from watch_fixtures import stepped, watch
 
 import gpufeed
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
 from gpufeed.watch.result import counted, finish, pairs, utilization
 from gpufeed.watch.stretches import ALONE, APART, END, OFTEN, ORDER, Sizes, Stretch, drained, sizes
-
-
-def watch(loader, **options):
-    return gpufeed.watch(loader, **{"out": None, "quiet": True, **options})
 
 
 def threaded(count: int, seconds: float, ahead: int):
@@ -66,10 +63,8 @@ PLANTED = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_utilization_is_near_the_truth(name):
     make, batch_s, step_s, truth = PLANTED[name]
-    watched = watch(make(batch_s), burst=0 if name == "nothing held" else 8)
-    for _ in watched:
-        time.sleep(step_s)
-    found = watched.result()
+    burst = 0 if name == "nothing held" else 8
+    found = stepped(make(batch_s), step_s=step_s, burst=burst).result()
     assert found["method"] == ("between_batches" if name == "nothing held" else "stock_and_burst")
     assert found["au"]["n"] >= 4
     assert found["au"]["value"] == pytest.approx(truth, abs=0.07)
@@ -147,18 +142,13 @@ def test_every_epoch_is_measured_where_nobody_can_look_into_the_queue(length, ac
         def __iter__(self):
             return (torch.zeros(1) for _ in range(length))
 
-    watched = watch(Batches(), burst=burst, accumulate=accumulate)
-    for _ in range(5):
-        for _ in watched:
-            pass
+    watched = stepped(Batches(), epochs=5, burst=burst, accumulate=accumulate)
     watched.result()
     assert {one["first_step"] // length for one in watched.record.done} == {0, 1, 2, 3, 4}
 
 
 def test_bursts_become_rare():
-    watched = watch(fixtures.loader_of(6000), burst=4)
-    for _ in watched:
-        pass
+    watched = stepped(fixtures.loader_of(6000), burst=4)
     watched.result()
     starts = [one["first_step"] for one in watched.record.done if one["kind"] == ALONE]
     gaps = [later - one for one, later in pairwise(starts)]
@@ -167,10 +157,7 @@ def test_bursts_become_rare():
 
 
 def test_stretches_follow_in_abba_order_and_lie_within_epochs():
-    watched = watch(fixtures.loader_of(150), accumulate=3)
-    for _ in range(4):
-        for _ in watched:
-            pass
+    watched = stepped(fixtures.loader_of(150), epochs=4, accumulate=3)
     watched.result()
     found = watched.record.done  # those with a pause too: the machine may be busy
     assert tuple(one["kind"] for one in found[:8]) == 2 * ORDER
@@ -233,9 +220,7 @@ def test_a_step_with_an_evaluation_in_it_is_left_out():
 
 
 def test_the_table_has_at_most_ten_lines():
-    watched = watch(fixtures.loader_of(200))
-    for _ in watched:
-        pass
+    watched = stepped(fixtures.loader_of(200))
     table = watched.table()
     assert 7 <= len(table.splitlines()) <= 10
     assert "accelerator utilization" in table
@@ -328,10 +313,8 @@ def test_a_queue_that_the_end_of_an_epoch_empties_gave_nothing_away(before, afte
 
 @pytest.mark.alone
 def test_the_last_stretches_of_an_epoch_are_as_long_as_they_took():
-    watched = watch(DataLoader(fixtures.Sleeping(30, 0.002), 1, num_workers=2))
-    for _ in range(3):
-        for _ in watched:
-            time.sleep(0.02)
+    loader = DataLoader(fixtures.Sleeping(30, 0.002), 1, num_workers=2)
+    watched = stepped(loader, epochs=3, step_s=0.02)
     watched.result()
     last = [
         one["steady_s"] / one["seconds"]

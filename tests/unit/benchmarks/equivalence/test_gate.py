@@ -281,19 +281,12 @@ def test_an_error_of_the_gate_itself_is_no_verdict(dataset, tmp_path):
         watched(task, "here")
 
 
-def test_a_verdict_survives_its_file_and_a_torn_one_is_refused(dataset, tmp_path):
+def test_a_verdict_survives_its_file(dataset, tmp_path):
     verdict = watched(task_for(*dataset, "BlueGreenRed"), "here", attempt=2)
     path = tmp_path / "gate" / "x.json"
     verdict.write(path)
     assert Verdict.read(path) == verdict
     assert (verdict.status, verdict.attempt, verdict.planned_on) == ("failed", 2, "here")
-    data = json.loads(path.read_text())
-    path.write_text(json.dumps({**data, "speed": 3}))
-    with pytest.raises(GpufeedError, match="speed"):
-        Verdict.read(path)
-    path.write_text(path.read_text()[:100])
-    with pytest.raises(GpufeedError, match="no readable verdict"):
-        Verdict.read(path)
 
 
 @pytest.mark.parametrize("loader", ["dataloader_sync", "ShiftedLabels", "Missing"])

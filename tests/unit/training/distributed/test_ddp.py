@@ -5,10 +5,10 @@ import signal
 from dataclasses import asdict
 
 import ddp_fixtures
-import image_fixtures
 import psutil
 import pytest
 import torch
+from resume_fixtures import write_images
 
 from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core.cells import Cell, impossible
@@ -31,25 +31,11 @@ SLURM = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_N
 @pytest.fixture
 def images(tmp_path):
     """23 training images, and their cache."""
-    manifest = image_fixtures.write_dataset(tmp_path / "tiny")
-    image_fixtures.write_cache(manifest)
-    return manifest
+    return write_images(tmp_path / "tiny")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ranks", "batch_size"),
-    [
-        (2, 11),  # shares of 12 and 11: in the second step rank 1 has nothing left
-        (3, 5),  # shares of 8, 8 and 7: batches of 3, 3 and 2 in the second step
-    ],
-)
-def test_ranks_train_like_one_device_with_the_batches_of_all(images, ranks, batch_size):
-    call = Call(
-        "ddp_fixtures:train_and_resume", {"folder": images.root, "batch_size": batch_size}, ranks, "cpu", 1
-    )
-    whole, resumed = spread(call)
-    alone = ddp_fixtures.train_together(images.root, ranks * batch_size, trainer="plain")
+def check_like_one_device(whole: dict, alone: dict, images) -> None:
+    """Ranks took the steps of one device, and together saw each image once an epoch."""
     for name, tensor in alone["weights"].items():
         torch.testing.assert_close(whole["weights"][name], tensor, rtol=1e-6, atol=1e-6)
     for ours, theirs in zip(whole["rows"], alone["rows"], strict=True):
@@ -60,12 +46,34 @@ def test_ranks_train_like_one_device_with_the_batches_of_all(images, ranks, batc
     for epoch in (0, 1):
         halves = [rank[epoch * len(rank) // 2 :][: len(rank) // 2] for rank in whole["seen"]]
         assert sorted(i for batches in halves for batch in batches for i in batch) == every
-    # which of three numbers are added first follows from DDP's buckets, laid out anew after its first step
-    near = {"rtol": 0, "atol": 0} if ranks == 2 else {"rtol": 1e-6, "atol": 1e-6}
+
+
+def check_resumed(resumed: dict, whole: dict, near: float) -> None:
+    """Ranks that lost their power after one step went on to the same weights."""
     for name, tensor in resumed["weights"].items():
-        torch.testing.assert_close(tensor, whole["weights"][name], **near)
+        torch.testing.assert_close(tensor, whole["weights"][name], rtol=near, atol=near)
     assert len(resumed["rows"]) == len(whole["rows"])
     assert [len(rank) for rank in resumed["seen"]] == [len(rank) - 1 for rank in whole["seen"]]
+
+
+@pytest.mark.slow
+def test_ranks_train_like_one_device_with_the_batches_of_all(images):
+    """Four: test_nodes.py."""
+    # shares of 12 and 11: by 11, rank 1 has nothing left in the second step; by 5, less in the third
+    sizes = [11, 5]
+    call = Call("ddp_fixtures:train_and_resume", {"folder": images.root, "batch_sizes": sizes}, 2, "cpu", 1)
+    for batch_size, (whole, resumed) in zip(sizes, spread(call), strict=True):
+        alone = ddp_fixtures.train_together(images.root, 2 * batch_size, trainer="plain")
+        check_like_one_device(whole, alone, images)
+        check_resumed(resumed, whole, near=0)
+
+
+def toy_cell(evaluate: str = "last", **axes) -> dict:
+    """A cell on the images in batches of 4, with BatchNorm."""
+    trainer = {**read_hyper("trainer", "lightning"), "evaluate": evaluate}
+    hyper = {"model": {"channels": [4], "batch_norm": True}, "trainer": trainer, "augment": {}}
+    on_cpu = {"trainer": "lightning", "device": "cpu", "precision": "fp32", "batch_size": 4}
+    return Cell("toys", "tiny", "dataloader_sync", hyper=hyper, **on_cpu, **axes).asdict()
 
 
 @pytest.mark.slow
@@ -73,20 +81,8 @@ def test_a_cell_with_two_devices_gives_one_record(images, tmp_path, monkeypatch,
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
     caplog.set_level(logging.INFO, "gpufeed")
-    options = {**read_hyper("trainer", "lightning"), "evaluate": "epoch"}
-    cell = Cell(
-        "toys",
-        "tiny",
-        "dataloader_sync",
-        trainer="lightning",
-        device="cpu",
-        precision="fp32",
-        batch_size=4,
-        epochs=2,
-        devices=2,
-        hyper={"model": {"channels": [4], "batch_norm": True}, "trainer": options, "augment": {}},
-    )
-    record, steps = measure(cell.asdict(), 0, images.root / "manifest.parquet", None, "login1", threads=2)
+    cell = toy_cell(evaluate="epoch", epochs=2, devices=2)
+    record, steps = measure(cell, 0, images.root / "manifest.parquet", None, "login1", threads=2)
     assert record.status == "done", record.sentence
     RECORD.check(asdict(record), tmp_path)
     assert record.resolved["devices"] == 2
@@ -180,15 +176,18 @@ def test_more_gpus_than_the_node_has_is_a_skip(monkeypatch):
 @pytest.mark.parametrize(
     ("axes", "sentence"),
     [
-        ({"trainer": "plain"}, "trainer plain trains on one device"),
-        ({"trainer": "fastai"}, "trainer fastai trains on one device"),
-        ({"trainer": "lightning", "device": "mps"}, "several devices must be CUDA GPUs"),
-        ({"trainer": "lightning"}, None),
-        ({"trainer": "lightning", "device": "cpu"}, None),
+        ({"devices": 2}, "trainer plain trains on one device, so devices must be 1"),
+        ({"nodes": 2}, "trainer plain trains on one device, so devices and nodes must be 1"),
+        ({"devices": 2, "trainer": "fastai"}, "trainer fastai trains on one device"),
+        ({"devices": 2, "trainer": "lightning", "device": "mps"}, "several devices must be CUDA GPUs"),
+        ({"nodes": 2, "trainer": "lightning", "device": "mps"}, "several devices must be CUDA GPUs"),
+        ({"devices": 2, "trainer": "lightning"}, None),
+        ({"nodes": 2, "trainer": "lightning"}, None),
+        ({"devices": 2, "trainer": "lightning", "device": "cpu"}, None),
     ],
 )
-def test_several_devices_are_for_lightning(axes, sentence):
-    found = impossible(Cell("e", "d", "resident", devices=2, **axes))
+def test_several_devices_or_nodes_are_for_lightning(axes, sentence):
+    found = impossible(Cell("e", "d", "resident", **axes))
     assert found is None if sentence is None else found.startswith(sentence)
 
 

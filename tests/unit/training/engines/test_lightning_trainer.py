@@ -3,7 +3,6 @@
 import os
 import signal
 import warnings
-from dataclasses import asdict
 
 import measure_fixtures as toys
 import pytest
@@ -11,11 +10,8 @@ import torch
 from measure_fixtures import NaNModel
 from pytorch_lightning.callbacks import RichProgressBar
 
-from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core.cells import Cell, impossible
-from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.record import RECORD
 from gpufeed.training.engines import lightning
 from gpufeed.training.engines.lightning import LightningTrainer, progress_bar
 from gpufeed.training.engines.plain import PlainTrainer
@@ -115,19 +111,3 @@ def test_the_progress_bar_runs(tmp_path, capsys):
 def test_cuda_graphs_are_refused(tmp_path):
     cell = Cell("e", "d", "resident", trainer="lightning", cuda_graphs=True)
     assert impossible(cell).startswith("trainer lightning calls Python between the parts of a step")
-
-
-def test_a_cell_gives_a_record(tmp_path, monkeypatch):
-    toys.register(monkeypatch)
-    manifest = toys.toy_manifest(tmp_path).write()
-    cell = toys.toy_cell(trainer="lightning", epochs=3)
-    options = {**read_hyper("trainer", "lightning"), **toys.OPTIONS, "evaluate": "epoch"}
-    cell["hyper"] = {**cell["hyper"], "trainer": options}
-    record, steps = measure(cell, 0, manifest, None, "login1")
-    RECORD.check(asdict(record), tmp_path)
-    assert record.status == "done", record.sentence
-    assert len(steps) == 12
-    told = [epoch["accuracy"] for epoch in record.epochs]
-    assert [one["images"] for one in told] == [12, 12, 12]
-    assert told[-1] == record.accuracy
-    assert len({one["loss"] for one in told}) == 3

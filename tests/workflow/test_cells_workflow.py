@@ -3,26 +3,20 @@
 import os
 
 import pytest
-from workflow_fixtures import COMMON, with_blocks
+from workflow_fixtures import with_blocks
 
 pytestmark = pytest.mark.slow
 UNTIL = ("--until", "measure_cell")
-
-
-# two cells that wait for no gate: a ceiling of each of two models
-TWO_MODELS = with_blocks(
-    {"ceiling": {"loader": "replay"}},
-    common=COMMON
-    | {
-        "model": ["simple_cnn", "resnet18"],
-        "steps": 4,
-        "overrides": [["trainer.learning_rate=0.002"]],
-    },
-)
+TWO_MODELS = {  # two cells that wait for no gate: a ceiling of each
+    "loader": "replay",
+    "model": ["simple_cnn", "resnet18"],
+    "steps": 4,
+    "overrides": [["trainer.learning_rate=0.002"]],
+}
 
 
 def test_a_cell_is_measured_as_planned_and_again_only_if_it_is_another(prepared):
-    flow = prepared(TWO_MODELS)
+    flow = prepared(with_blocks({"ceilings": TWO_MODELS}))
     flow.run(*UNTIL)
     records = flow.documents("results/records/**/*.json").values()
     assert [record["status"] for record in records] == ["done", "done"]

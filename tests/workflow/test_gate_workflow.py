@@ -1,7 +1,7 @@
 """The gate in whole runs: a planted wrong loader gets no timing; every setting has its own verdict."""
 
 import pytest
-from workflow_fixtures import COMMON, SHORT, with_blocks
+from workflow_fixtures import SHORT, with_blocks
 
 pytestmark = pytest.mark.slow
 
@@ -63,8 +63,8 @@ def test_a_wrong_loader_is_a_failed_record_without_timing_until_it_is_right(prep
 
 
 def test_another_setting_is_judged_and_measured_alone(measured):
-    loaders = {"loader": ["dataloader_sync", "resident", "replay"], "augment": "torch"}
-    config = with_blocks({"loaders": loaders}, common={**COMMON, "batch_size": [8, 16]})
+    loaders = ["dataloader_sync", "resident", "replay"]
+    config = with_blocks({"both": {"loader": loaders, "augment": "torch", "batch_size": [8, 16]}})
     flow = measured(config)
     said = flow.run("-n", "--until", "measure_cell")
     assert said.count("rule measure_cell:") == 4  # two ceilings, and both loaders with the new batch size

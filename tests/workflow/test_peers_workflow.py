@@ -1,7 +1,5 @@
 """Loaders of other projects with files of their own, built and read; one whose package lacks is skipped."""
 
-import json
-
 import pytest
 from workflow_fixtures import with_blocks
 
@@ -24,6 +22,7 @@ def test_peers_are_judged_and_measured(prepared):
         else:
             assert (verdicts[name]["status"], record["status"]) == ("passed", "done")
             assert record["accuracy"] is not None
-    index = json.loads((flow.folder / "data/synthetic/shards/shards.json").read_text())
-    assert {shard["split"] for shard in index["shards"]} == {"train", "test"}
-    assert json.loads((flow.folder / "data/synthetic/beton/images.json").read_text())["jpegs"] > 0
+    stores = flow.documents("data/synthetic/*/*.json")
+    shards = stores["data/synthetic/shards/shards.json"]["shards"]
+    assert {shard["split"] for shard in shards} == {"train", "test"}
+    assert stores["data/synthetic/beton/images.json"]["jpegs"] > 0

@@ -9,8 +9,6 @@ from workflow_fixtures import SHORT, with_blocks
 from gpufeed.core import record
 
 pytestmark = pytest.mark.slow
-
-
 SWEEP = {
     "datasets": ["tiny_imagenet", "mosaic_32"],
     "decoders": ["simplejpeg", "strips"],
@@ -19,14 +17,12 @@ SWEEP = {
     "seconds": 0.01,
     "rounds": 2,
 }
-CONFIG = with_blocks({"one": {"loader": "resident", "augment": "torch"}}, sweep=SWEEP)
-CONFIG |= {"use_instead": {"tiny_imagenet": "synthetic"}}
 MOSAIC = {"layout": "mosaic", "options": {"of": "tiny_imagenet", "size": 32, "count": 24}}
-CONFIG["sources"] = {**SHORT["sources"], "mosaic_32": MOSAIC}
-if torch.cuda.is_available():
-    CONFIG["device"] = "cuda"
-
-
+CONFIG = with_blocks({"one": {"loader": "resident", "augment": "torch"}}, sweep=SWEEP) | {
+    "use_instead": {"tiny_imagenet": "synthetic"},
+    "sources": {**SHORT["sources"], "mosaic_32": MOSAIC},
+    "device": "cuda" if torch.cuda.is_available() else "cpu",
+}
 FIGURE, TABLE = "results/figures/tiny/crossover.svg", "results/tables/tiny/decoders.csv"
 
 

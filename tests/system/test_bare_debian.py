@@ -16,7 +16,7 @@ import pytest
 from dockerfile_fixtures import BUILD_S, NAMESPACE, RUN_S, Image, base_image, finished
 from ops_fixtures import LOAD, assert_links_to, assert_loaded
 from uv_fixtures import pinned_uv
-from workflow_fixtures import SHORT, Workflow
+from workflow_fixtures import Workflow, with_blocks
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800)]
 MIRROR = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages"]
@@ -79,8 +79,7 @@ def image():
 def checkout(image) -> Path:
     """A checkout of the image's user where compose.yaml mounts it, with a config of one cell."""
     folder = image.root / image.workdir.lstrip("/")
-    tiny = {**SHORT["experiments"]["tiny"], "blocks": {"one": {"loader": "resident"}}}
-    Workflow(folder, {**SHORT, "device": "auto", "experiments": {"tiny": tiny}})
+    Workflow(folder, with_blocks({"one": {"loader": "resident"}}) | {"device": "auto"})
     (folder / "results").mkdir(exist_ok=True)
     # compiled once, by root: else each process of the user compiles what it imports, and keeps nothing of it
     once = image.start(["env", "HOME=/root", "python", "-c", IMPORTS], RUN_S, folder=image.workdir)

@@ -1,24 +1,17 @@
 """An experiment with `advice`: every cell is probed, and only what is advised is judged and measured."""
 
-import copy
 import json
 import re
 
 import pandas as pd
 import pytest
-from workflow_fixtures import SHORT
+from workflow_fixtures import jobs_of, with_blocks
 
 ADVISED = {
     "today": {"loader": "dataloader_sync", "augment": "torch"},
     "other": {"loader": "resident", "augment": "torch"},
     "ceiling": {"loader": "replay", "augment": "torch"},
 }
-
-
-def advised():
-    config = copy.deepcopy(SHORT)
-    config["experiments"]["tiny"] |= {"blocks": ADVISED, "advice": {"of": "today", "best": 1}}
-    return config
 
 
 def shorten_passes(flow):
@@ -33,22 +26,18 @@ def shorten_passes(flow):
 
 @pytest.mark.slow
 def test_cells_are_probed_and_the_best_one_is_measured_beside_todays(prepared):
-    flow = prepared(advised())
+    flow = prepared(with_blocks(ADVISED, advice={"of": "today", "best": 1}))
     shorten_passes(flow)
-    part = flow.run("-n", "--config", "only={loader: [resident]}")  # asks for no advice
-    assert re.search(r"^measure_cell +1$", part, re.MULTILINE)
-    assert not re.search(r"^(probe_cell|advise) ", part, re.MULTILINE)
+    part = jobs_of(flow.run("-n", "--config", "only={loader: [resident]}"))  # asks for no advice
+    assert part["measure_cell"] == 1
+    assert not {"probe_cell", "advise"} & part.keys()
     said = flow.run("report")  # before anything: what is missing is known
     missing = "2 repeats of 2 cells, 1 equivalence check, 2 probes of cells and 1 advice"
     assert f"missing: tiny: {missing}" in said
     flow.run()
-    probes = {
-        path.stem.split("-")[1]: json.loads(path.read_text())
-        for path in flow.folder.glob("results/probes/tiny/*.json")
-    }
-    assert {name: found["status"] for name, found in probes.items()} == dict.fromkeys(
-        ("dataloader_sync", "resident"), "done"
-    )
+    probes = flow.documents("results/probes/tiny/*.json")
+    assert {path.split("-")[1] for path in probes} == {"dataloader_sync", "resident"}
+    assert {found["status"] for found in probes.values()} == {"done"}
     advice = json.loads((flow.folder / "results/advice/tiny.json").read_text())
     chosen = [one["cell_id"] for one in advice["candidates"] if one["chosen"]]
     assert len(chosen) <= 1  # none, where this machine was busy while today's cell was probed

@@ -1,6 +1,5 @@
 """Broken files, a decoder that the node lacks, and timed builds, from archive to report."""
 
-import copy
 import hashlib
 import json
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from data_fixtures import jpeg, write_zip
 from hostile_fixtures import huge_jpeg
-from workflow_fixtures import TINY
+from workflow_fixtures import with_blocks
 
 from gpufeed.benchmarks.store_builds import DOCUMENT
 from gpufeed.datasets.manifest import Manifest
@@ -40,24 +39,19 @@ def config(tmp_path) -> dict:
         "layout": "tiny_imagenet",
         "files": [{"name": "tiny.zip", "sha256": hashlib.sha256(archive.read_bytes()).hexdigest()}],
     }
-    made = copy.deepcopy(TINY)
-    made |= {
-        "repeats": 1,
-        "archives": [str(tmp_path)],
-        "max_quarantined_share": 0.05,
-        "cache_decoder": "dali_gpu",
-    }
-    made["sources"]["broken"] = source
-    experiment = made["experiments"]["tiny"]
-    experiment["common"] |= {"dataset": "broken"}
-    experiment["blocks"]["loaders"]["loader"] = ["resident"]
-    experiment["builds"] = {
+    builds = {
         "dataset": "broken",
         "decoders": ["simplejpeg", "dali_gpu"],
         "one_core": ["opencv"],
         "counts": [30, 100],
     }
-    return made
+    block = {"loader": "resident", "augment": "torch", "dataset": "broken"}
+    return with_blocks({"one": block}, builds=builds) | {
+        "sources": {"broken": source},
+        "archives": [str(tmp_path)],
+        "max_quarantined_share": 0.05,
+        "cache_decoder": "dali_gpu",
+    }
 
 
 def test_broken_files_and_timed_builds_reach_the_report(workflow, tmp_path):

@@ -1,29 +1,24 @@
 """Cells in their jobs: composed as planned, told in the log, measured again only where they are others."""
 
-import copy
-import json
 import os
 
 import pytest
-from workflow_fixtures import SHORT
+from workflow_fixtures import with_blocks
 
 pytestmark = pytest.mark.slow
 UNTIL = ("--until", "measure_cell")
-
-
-def two_models():
-    """Two cells that wait for no gate: a ceiling of each of two models."""
-    config = copy.deepcopy(SHORT)
-    config["experiments"]["tiny"]["common"] |= {"model": ["simple_cnn", "resnet18"], "steps": 4}
-    config["experiments"]["tiny"]["common"]["overrides"] = [["trainer.learning_rate=0.002"]]
-    config["experiments"]["tiny"]["blocks"] = {"ceiling": {"loader": "replay"}}
-    return config
+TWO_MODELS = {  # two cells that wait for no gate: a ceiling of each
+    "loader": "replay",
+    "model": ["simple_cnn", "resnet18"],
+    "steps": 4,
+    "overrides": [["trainer.learning_rate=0.002"]],
+}
 
 
 def test_a_cell_is_measured_as_planned_and_again_only_if_it_is_another(prepared):
-    flow = prepared(two_models())
+    flow = prepared(with_blocks({"ceilings": TWO_MODELS}))
     flow.run(*UNTIL)
-    records = [json.loads(text) for text in flow.files("results/records/**/*.json").values()]
+    records = flow.documents("results/records/**/*.json").values()
     assert [record["status"] for record in records] == ["done", "done"]
     tracked = {f"results/tracking/tiny/{record['cell_id']}/0-1.csv" for record in records}
     assert set(flow.files("results/tracking/**/*.csv")) == tracked

@@ -1,30 +1,29 @@
 """A cell whose activation is a kernel of ours: the library is built, taken by training, and vouched for."""
 
-import copy
 import json
 
 import pytest
 import torch
-from workflow_fixtures import SHORT
+from workflow_fixtures import with_blocks
 
 from gpufeed.core.errors import Skip
 from gpufeed.native import toolkit
 
 pytestmark = pytest.mark.slow
 
-CONFIG = copy.deepcopy(SHORT)
-CONFIG["experiments"]["tiny"] |= {
-    "common": {"dataset": "synthetic", "model": "vit_lite", "batch_size": 8, "loader": "resident"},
-    "blocks": {
+CONFIG = with_blocks(
+    {
         "activations": {
+            "model": "vit_lite",
+            "loader": "resident",
             "overrides": [
                 [f"model.activation={name}", "model.width=16", "model.depth=1", "model.heads=2"]
                 for name in ("gelu", "bias_gelu")
-            ]
+            ],
         },
-        "coded": {"loader": "resident_jpeg", "model": "simple_cnn", "augment": "torch"},
-    },
-}
+        "coded": {"loader": "resident_jpeg", "augment": "torch"},
+    }
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +37,7 @@ def compiler():
 
 def records(flow) -> dict[str, dict]:
     """The record of each activation."""
-    found = [json.loads(text) for text in flow.files("results/records/tiny/*/0.json").values()]
+    found = flow.documents("results/records/tiny/*/0.json").values()
     return {record["cell"]["hyper"]["model"]["activation"]: record for record in found}
 
 
@@ -77,7 +76,7 @@ def test_skipped_without_a_compiler_then_built_and_taken_by_the_cells_that_need_
 
     evaluation = f"results/models/tiny/{coded.split('/')[3]}/evaluation.json"  # opens the loader, too
     flow.run(coded, evaluation)
-    (verdict,) = map(json.loads, flow.files("results/gate/synthetic/resident_jpeg/*.json").values())
+    (verdict,) = flow.documents("results/gate/synthetic/resident_jpeg/*.json").values()
     assert (verdict["status"], verdict["max_difference"]) == ("passed", 0), verdict["sentence"]
     for document in (coded, evaluation):
         made = json.loads((flow.folder / document).read_text())

@@ -1,10 +1,7 @@
 """The gate in whole runs: a planted wrong loader gets no timing; every setting has its own verdict."""
 
-import copy
-import json
-
 import pytest
-from workflow_fixtures import SHORT
+from workflow_fixtures import SHORT, with_blocks
 
 pytestmark = pytest.mark.slow
 
@@ -24,16 +21,8 @@ class Planted(ResidentLoader):
 RIGHT, WRONG = "gpufeed.loaders.resident:ResidentLoader", "gpufeed.loaders.planted:Planted"
 
 
-def documents(flow, pattern):
-    return {path: json.loads(text) for path, text in flow.files(pattern).items()}
-
-
 def record_of(flow, loader):
-    (record,) = (
-        record
-        for record in documents(flow, "results/records/**/*.json").values()
-        if record["cell"]["loader"] == loader
-    )
+    (record,) = flow.documents(f"results/records/tiny/*-{loader}-*/*.json").values()
     return record
 
 
@@ -50,7 +39,7 @@ def test_a_wrong_loader_is_a_failed_record_without_timing_until_it_is_right(prep
     (flow.folder / "gpufeed/loaders/planted.py").write_text(PLANTED)
     register(flow, RIGHT, WRONG)
     flow.run()
-    (verdict,) = documents(flow, "results/gate/synthetic/resident/*.json").values()
+    (verdict,) = flow.documents("results/gate/synthetic/resident/*.json").values()
     assert (verdict["status"], verdict["attempt"]) == ("failed", 1)
     record = record_of(flow, "resident")
     assert (record["status"], record["attempt"]) == ("failed", 1)
@@ -74,9 +63,8 @@ def test_a_wrong_loader_is_a_failed_record_without_timing_until_it_is_right(prep
 
 
 def test_another_setting_is_judged_and_measured_alone(measured):
-    config = copy.deepcopy(SHORT)
-    config["experiments"]["tiny"]["common"]["batch_size"] = [8, 16]
-    config["experiments"]["tiny"]["blocks"]["ceiling"] = {"loader": "replay", "augment": "torch"}
+    loaders = ["dataloader_sync", "resident", "replay"]
+    config = with_blocks({"both": {"loader": loaders, "augment": "torch", "batch_size": [8, 16]}})
     flow = measured(config)
     said = flow.run("-n", "--until", "measure_cell")
     assert said.count("rule measure_cell:") == 4  # two ceilings, and both loaders with the new batch size

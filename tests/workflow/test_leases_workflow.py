@@ -1,6 +1,5 @@
 """Cells on a node with GPUs, planted in NVML's place: each has its own, whatever Snakemake reserves."""
 
-import copy
 import os
 import re
 from datetime import datetime
@@ -9,15 +8,15 @@ from pathlib import Path
 import pynvml
 import pytest
 from lease_fixtures import uuid
-from workflow_fixtures import SHORT
+from workflow_fixtures import with_blocks
 
 from gpufeed.core.record import Record
 
-CONFIG = copy.deepcopy(SHORT) | {"device": "auto"}
-CONFIG["experiments"]["tiny"]["blocks"] = {
+BLOCKS = {
     "one": {"loader": ["dataloader_sync", "resident"], "augment": "torch"},
     "two": {"loader": "resident", "augment": "torch", "trainer": "lightning", "devices": 2},
 }
+CONFIG = with_blocks(BLOCKS) | {"device": "auto"}
 
 # what stands before the real module: as many GPUs as the variable says, all whole and idle
 NVML = """
@@ -103,10 +102,9 @@ def test_cells_on_one_gpu_take_turns_where_nothing_says_that_there_is_one(prepar
 @pytest.mark.slow
 def test_cells_on_two_gpus_run_at_once_each_on_its_own(prepared, gpus):
     gpus(2)
-    config = copy.deepcopy(CONFIG) | {"cores_per_cell": 1, "least_s": 5}  # long enough to meet
     ceilings = {"loader": "replay", "augment": "torch", "batch_size": [8, 16]}  # which wait for no verdict
-    config["experiments"]["tiny"]["blocks"] = {"ceilings": ceilings}
-    flow = prepared(config)
+    long_enough_to_meet = {"device": "auto", "cores_per_cell": 1, "least_s": 5}
+    flow = prepared(with_blocks({"ceilings": ceilings}) | long_enough_to_meet)
     flow.run("--cores", "3", "--resources", "gpu=2", "--until", "measure_cell")
     leases = []
     for path in flow.planned_records():

@@ -1,22 +1,20 @@
 """A node without the device that the config asks for: skipped from the gate to the page, and for it alone."""
 
-import copy
 import json
 
 import pytest
 import torch
-from workflow_fixtures import SHORT
+from workflow_fixtures import with_blocks
 
 from gpufeed.core.record import EVALUATION, Record
 
 pytestmark = pytest.mark.slow
 
-CONFIG = copy.deepcopy(SHORT) | {"device": "cuda"}
-CONFIG["experiments"]["tiny"]["blocks"] = {
+BLOCKS = {
     "loaders": {"loader": "dataloader_sync", "augment": "torch"},
     "kept": {"loader": "resident", "augment": "torch"},
 }
-CONFIG["experiments"]["tiny"]["models"] = {"blocks": ["kept"], "predict": ["gone.jpg"]}
+CONFIG = with_blocks(BLOCKS, models={"blocks": ["kept"], "predict": ["gone.jpg"]}) | {"device": "cuda"}
 
 
 def plan_on_another_node(path):
@@ -30,7 +28,7 @@ def test_what_the_node_lacks_is_skipped_with_a_sentence_that_another_node_tries_
     flow = prepared(CONFIG)
     (flow.folder / "gone.jpg").write_bytes(b"not an image")
     flow.run()
-    verdicts = {path: json.loads(text) for path, text in flow.files("results/gate/**/*.json").items()}
+    verdicts = flow.documents("results/gate/**/*.json")
     assert len(verdicts) == 2
     records = {path: Record.read(flow.folder / path) for path in flow.planned_records()}
     assert len(records) == 2

@@ -1,13 +1,12 @@
 """The three examples of docs/guide/add_loader.md, each a file, a line of the registry and one of a config."""
 
-import json
 import re
 import subprocess
 import sys
 
 import pytest
 import yaml
-from workflow_fixtures import ROOT, SHORT
+from workflow_fixtures import ROOT, with_blocks
 
 pytestmark = pytest.mark.slow
 
@@ -26,8 +25,8 @@ def test_what_the_page_adds_is_measured_checked_and_in_the_report(workflow):
         lines |= line
     decoders = {"decoders": lines.pop("decoders")}
     sweep = {"datasets": ["synthetic"], **decoders, "cores": [1], "rounds": 2, "seconds": 0.01}
-    tiny = {**SHORT["experiments"]["tiny"], "blocks": {"toys": {**lines, "augment": "torch"}}, "sweep": sweep}
-    flow = workflow({**SHORT, "cache_decoder": "toy_decoder", "experiments": {"tiny": tiny}})
+    toys = with_blocks({"toys": {**lines, "augment": "torch"}}, sweep=sweep)
+    flow = workflow({**toys, "cache_decoder": "toy_decoder"})
     registry = flow.folder / "gpufeed/core/registry.py"
     for code in blocks("python"):
         if file := re.match(r'"""(gpufeed/\w+/\w+\.py): ', code):
@@ -40,17 +39,17 @@ def test_what_the_page_adds_is_measured_checked_and_in_the_report(workflow):
                 text.replace(f"\n{entries} = {{\n", f"\n{entries} = {{\n    {name}: {entry},\n")
             )
     flow.run()
-    (record,) = map(json.loads, flow.files("results/records/*/*/*.json").values())
+    (record,) = flow.documents("results/records/*/*/*.json").values()
     assert (record["status"], record["cell"]["loader"], record["cell"]["model"]) == (
         "done",
         "toy_loader",
         "toy_model",
     )
     assert record["dataset"]["cache"].startswith("toy_decoder ")
-    (verdict,) = map(json.loads, flow.files("results/gate/**/*.json").values())
+    (verdict,) = flow.documents("results/gate/**/*.json").values()
     assert (verdict["status"], verdict["loader"]) == ("passed", "toy_loader")
     assert verdict["pixels"]["decoder"] == "toy_decoder"
-    (sweep,) = map(json.loads, flow.files("results/sweeps/tiny/*.json").values())
+    (sweep,) = flow.documents("results/sweeps/tiny/*.json").values()
     assert (sweep["status"], sweep["decoder"]) == ("done", "toy_decoder")
     page = (flow.folder / "results/report.html").read_text()
     assert all(f"toy_{kind}" in page for kind in ("loader", "decoder", "model"))

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from data_fixtures import REPOSITORY
 from record_fixtures import telemetry
-from workflow_fixtures import TINY
+from workflow_fixtures import jobs_of, with_blocks
 
 from gpufeed.core.schedule import shuffled
 
@@ -25,8 +25,7 @@ def planned():
         "gated": {"loader": "dataloader_sync", "augment": "torch", "batch_size": gated},
         "others": {"loader": "replay", "augment": "torch", "batch_size": others},
     }
-    experiment = {**TINY["experiments"]["tiny"], "common": {"dataset": "synthetic"}, "blocks": blocks}
-    return {**TINY, "repeats": {"most": 12}, "experiments": {"tiny": experiment}}
+    return with_blocks(blocks, common={"dataset": "synthetic"}) | {"repeats": {"most": 12}}
 
 
 def plant(flow, finished):
@@ -45,12 +44,6 @@ def disturb(flow, others):
     (flow.folder / "others.json").write_text(json.dumps(others))
 
 
-def jobs(said):
-    """rule -> how many jobs of it a dry run plans."""
-    lines = (line.split() for line in said.split("Job stats:")[1].split("\n\n")[0].splitlines())
-    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdecimal()}
-
-
 def measured(flow):
     """Batch size and name of the record of every measurement that was made, one that was killed included."""
     path = flow.folder / "measured.txt"
@@ -59,11 +52,9 @@ def measured(flow):
 
 def told(flow):
     """(repeat, cell) of every first record, by the time at which it began."""
-    records = map(json.loads, flow.files("results/records/**/[0-9].json").values())
-    return [
-        (record["repeat"], record["cell_id"])
-        for record in sorted(records, key=lambda record: record["started_at"])
-    ]
+    records = flow.documents("results/records/**/[0-9].json").values()
+    in_order = sorted(records, key=lambda record: record["started_at"])
+    return [(record["repeat"], record["cell_id"]) for record in in_order]
 
 
 @pytest.mark.slow
@@ -89,7 +80,7 @@ def test_blocks_are_added_until_intervals_are_narrow_each_in_its_seeded_order(pr
     assert names.count("7-again") == 1
     assert names.index("7-again") > max(place for place, name in enumerate(names) if name == "7")
     assert names.index("7-again") < names.index("8")
-    decisions = [json.loads(text) for text in flow.files("results/repeats/tiny/*.json").values()]
+    decisions = flow.documents("results/repeats/tiny/*.json").values()
     assert [decision["more"] for decision in decisions] == [True, True, True, False]
     narrow = [sum(cell["narrow"] for cell in decision["cells"].values()) for decision in decisions]
     assert narrow == [2, 2, 2, 3]
@@ -109,12 +100,12 @@ def test_one_block_of_some_cells_then_the_rest_and_a_disturbed_repeat_once_more(
     assert sorted(measured(flow)) == ["16 1", "8 1"]
     assert "4 repeats of 3 cells" in (flow.folder / "results/report.html").read_text()
     assert "Nothing to be done" in flow.run("-n", *part)
-    assert jobs(flow.run("-n", "--config", "block=0"))["measure_cell"] == 3
+    assert jobs_of(flow.run("-n", "--config", "block=0"))["measure_cell"] == 3
     flow.run(table)  # the rest
 
     names = [f"{size} {repeat}" for size in RATES for repeat in range(2)]
     assert Counter(measured(flow)) == Counter([*names, "8 1-again", "16 0-again"])  # once more, and no more
-    again = [json.loads(text) for text in flow.files("results/records/*/*/*-again.json").values()]
+    again = flow.documents("results/records/*/*/*-again.json").values()
     assert sorted((record["repeat"], record["attempt"]) for record in again) == [(0, 1), (1, 1)]
     found = pd.read_csv(flow.folder / table).set_index("batch_size")
     assert found["n_repeats"].to_dict() == {4: 2, 8: 2, 16: 2}
@@ -124,4 +115,4 @@ def test_one_block_of_some_cells_then_the_rest_and_a_disturbed_repeat_once_more(
     assert "Nothing to be done" in flow.run("-n", table)
     # a second record that is lost is made again, and with it what was made of it
     next(flow.folder.glob("results/records/*/*/1-again.json")).unlink()
-    assert jobs(flow.run("-n", table)) == {"measure_cell": 1, "tabulate": 1, "total": 2}
+    assert jobs_of(flow.run("-n", table)) == {"measure_cell": 1, "tabulate": 1}

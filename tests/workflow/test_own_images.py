@@ -7,14 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from config_fixtures import merged
+from workflow_fixtures import jobs_of
 
 
 def image_files(folder: Path) -> int:
     return sum(path.suffix in (".jpg", ".JPEG") for path in folder.rglob("*"))
-
-
-def prepared_again(said: str) -> bool:
-    return "rule prepare_dataset" in said
 
 
 @pytest.mark.slow
@@ -38,12 +35,12 @@ def test_a_folder_is_planned_and_prepared_again_when_its_images_change(workflow,
     assert planned > few
     (folder / "train/class_0/notes.txt").write_text("no image")
     said = flow.run("-n")
-    assert re.search(r"^measure_cell +(\d+)$", said, re.MULTILINE)[1] == str(len(planned))
+    assert jobs_of(said)["measure_cell"] == len(planned)
     assert re.search(r"disk: [\d.]+ MiB or more to write in /dev/shm", said)
-    assert not prepared_again(said)
+    assert "prepare_dataset" not in jobs_of(said)
 
     shutil.copy(folder / "train/class_0/00.jpg", folder / "train/class_0/new.jpg")
-    assert prepared_again(flow.run("-n"))
+    assert "prepare_dataset" in jobs_of(flow.run("-n"))
     config["sources"]["own"] |= {"limit": 45, "copies": 2, "times": 3}
     flow.configure(config)
     flow.run("data/own/manifest.parquet")

@@ -1,13 +1,11 @@
 """A dataset as folders of files and as one archive: the same samples, verdicts and training."""
 
-import copy
 import hashlib
-import json
 import zipfile
 
 import pytest
 from data_fixtures import write_zip
-from workflow_fixtures import SHORT
+from workflow_fixtures import with_blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.realdata]
 
@@ -30,21 +28,16 @@ def config(tmp_path, real_data) -> dict:
         files = {name: archive.read(name) for name in names}
     files[f"{top}/wnids.txt"] = "\n".join(wnids).encode()
     files[f"{top}/val/val_annotations.txt"] = "\n".join(kept).encode()
-    made = copy.deepcopy(SHORT)
     digest = hashlib.sha256(write_zip(tmp_path / "real.zip", files).read_bytes()).hexdigest()
-    made["sources"]["real"] = {"layout": "tiny_imagenet", "files": [{"name": "real.zip", "sha256": digest}]}
-    made["experiments"]["tiny"]["common"]["dataset"] = "real"
-    made["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "dataloader_sync"
-    return made | {"archives": [str(tmp_path)], "cache_decoder": "pillow"}
-
-
-def documents(flow, pattern: str) -> dict[str, dict]:
-    return {path: json.loads(text) for path, text in flow.files(pattern).items()}
+    real = {"layout": "tiny_imagenet", "files": [{"name": "real.zip", "sha256": digest}]}
+    block = {"loader": "dataloader_sync", "augment": "torch", "dataset": "real"}
+    tiny = with_blocks({"one": block})
+    return tiny | {"sources": {"real": real}, "archives": [str(tmp_path)], "cache_decoder": "pillow"}
 
 
 def judged(flow) -> dict[str, dict]:
     """What the verdicts say of the samples, by loader and setting."""
-    found = documents(flow, "results/gate/**/*.json")
+    found = flow.documents("results/gate/**/*.json")
     assert {verdict["status"] for verdict in found.values()} == {"passed"}
     return {path: {k: v for k, v in verdict.items() if k not in TIMES} for path, verdict in found.items()}
 
@@ -62,7 +55,7 @@ def test_an_archive_gives_the_same_results_as_folders(workflow, config, tmp_path
     monkeypatch.setenv("GPUFEED_UNPACK", str(tmp_path / "node"))
     flow = workflow(config)
     flow.run("--until", "measure_cell")
-    verdicts, records = judged(flow), documents(flow, "results/records/**/*.json")
+    verdicts, records = judged(flow), flow.documents("results/records/**/*.json")
     manifest, cache = flow.files("data/real/manifest.parquet"), flow.files("data/real/cache/*.npy")
     assert len(flow.files("data/real/images/**/*.JPEG")) == 90
     assert not (tmp_path / "node").exists()
@@ -75,7 +68,7 @@ def test_an_archive_gives_the_same_results_as_folders(workflow, config, tmp_path
     assert flow.files("data/real/manifest.parquet") == manifest
     assert flow.files("data/real/cache/*.npy") == cache
     assert judged(flow) == verdicts
-    packed = documents(flow, "results/records/**/*.json")
+    packed = flow.documents("results/records/**/*.json")
     assert learnt(packed) == learnt(records)  # of the same cells, by their names
     assert len([path for path in (tmp_path / "node").rglob("*.JPEG") if path.is_file()]) == 90
     assert [record["phases"]["unpack_s"] >= 0 for record in packed.values()] == [True]

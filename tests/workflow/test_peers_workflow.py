@@ -1,27 +1,19 @@
 """Loaders of other projects with files of their own, built and read; one whose package lacks is skipped."""
 
-import json
-
 import pytest
-from workflow_fixtures import SHORT
+from workflow_fixtures import with_blocks
 
 pytestmark = pytest.mark.slow
 LOADERS = ["webdataset", "ffcv"]
 LACKS = ("[all]'", "needs the package ffcv")  # what is said on a node without it
-BLOCKS = {"peers": {"loader": LOADERS, "workers": 1}}
-PEERS = {**SHORT, "experiments": {"tiny": {**SHORT["experiments"]["tiny"], "blocks": BLOCKS}}}
-
-
-def by_loader(flow, pattern: str, loader) -> dict[str, dict]:
-    documents = map(json.loads, flow.files(pattern).values())
-    return {loader(document): document for document in documents}
 
 
 def test_peers_are_judged_and_measured(prepared):
-    flow = prepared(PEERS)
+    flow = prepared(with_blocks({"peers": {"loader": LOADERS, "workers": 1}}))
     flow.run("--", *sorted(flow.planned_records()))
-    verdicts = by_loader(flow, "results/gate/**/*.json", lambda verdict: verdict["loader"])
-    records = by_loader(flow, "results/records/**/*.json", lambda record: record["cell"]["loader"])
+    verdicts = {found["loader"]: found for found in flow.documents("results/gate/**/*.json").values()}
+    records = flow.documents("results/records/**/*.json").values()
+    records = {record["cell"]["loader"]: record for record in records}
     assert set(verdicts) == set(records) == set(LOADERS)
     for name, record in records.items():
         if verdicts[name]["status"] == "skipped":
@@ -30,6 +22,7 @@ def test_peers_are_judged_and_measured(prepared):
         else:
             assert (verdicts[name]["status"], record["status"]) == ("passed", "done")
             assert record["accuracy"] is not None
-    index = json.loads((flow.folder / "data/synthetic/shards/shards.json").read_text())
-    assert {shard["split"] for shard in index["shards"]} == {"train", "test"}
-    assert json.loads((flow.folder / "data/synthetic/beton/images.json").read_text())["jpegs"] > 0
+    stores = flow.documents("data/synthetic/*/*.json")
+    shards = stores["data/synthetic/shards/shards.json"]["shards"]
+    assert {shard["split"] for shard in shards} == {"train", "test"}
+    assert stores["data/synthetic/beton/images.json"]["jpegs"] > 0

@@ -4,11 +4,9 @@ import json
 
 import pytest
 from run_fixtures import files_of_the_page
-from workflow_fixtures import SHORT
+from workflow_fixtures import COMMON, with_blocks
 
 pytestmark = pytest.mark.slow
-EXPERIMENT = SHORT["experiments"]["tiny"]
-COMMON = {**EXPERIMENT["common"], "augment": "torch", "steps": 4, "loader": "resident"}
 BLOCKS = {
     "torchvision": {"model": "torchvision:mobilenet_v3_small"},
     "dataset": {
@@ -27,8 +25,8 @@ BLOCKS = {
 
 
 def test_what_the_page_shows_is_measured_and_an_edit_measures_again(measured, monkeypatch):
-    tiny = {**EXPERIMENT, "common": COMMON, "blocks": BLOCKS}
-    flow = measured({**SHORT, "experiments": {"tiny": tiny}})
+    common = {**COMMON, "augment": "torch", "steps": 4, "loader": "resident"}
+    flow = measured(with_blocks(BLOCKS, common=common))
     for name, text in files_of_the_page().items():
         (flow.folder / name).write_text(text)
     monkeypatch.chdir(flow.folder)
@@ -52,7 +50,7 @@ def test_what_the_page_shows_is_measured_and_an_edit_measures_again(measured, mo
     (of_dataset,) = (record for cell, record in records.items() if "my_data.Squares" in cell)
     assert (of_dataset["dataset"]["samples"], of_dataset["dataset"]["classes"]) == (48, 3)
     assert of_dataset["cell"]["hyper"]["input"]["mean"] == [0.485, 0.456, 0.406]
-    verdicts = [json.loads(text) for text in flow.files("results/gate/**/*.json").values()]
+    verdicts = flow.documents("results/gate/**/*.json").values()
     assert {(verdict["dataset"], verdict["loader"], verdict["status"]) for verdict in verdicts} >= {
         ("synthetic", "my_loader.py:Cached", "passed"),
         ("my_data.Squares", "dataloader_workers", "passed"),

@@ -1,11 +1,10 @@
 """`snakemake report` before, between and after runs: its page never passes for what was not measured."""
 
 import json
-import re
 import shutil
 
 import pytest
-from workflow_fixtures import SHORT
+from workflow_fixtures import SHORT, jobs_of
 
 AFTER_A_CELL = {"find_disturbed": 1, "tabulate": 1, "plot": 1, "assemble_report": 1, "all": 1}
 EVERY_WAY = ((), ("--rerun-triggers", "mtime", "--profile", "slurm"))
@@ -14,8 +13,7 @@ EVERY_WAY = ((), ("--rerun-triggers", "mtime", "--profile", "slurm"))
 def left(flow, *args):
     """Jobs that Snakemake would run for these targets, for its default one without any: rule -> how many."""
     said = flow.run("-n", *args)
-    table = said.partition("Job stats:\n")[2].partition("\ntotal")[0]
-    found = {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)}
+    found = jobs_of(said)
     assert found or "Nothing to be done" in said, said[-6000:]
     return found
 

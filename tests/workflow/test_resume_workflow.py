@@ -1,6 +1,5 @@
 """Kept models and repeats whose trainings were stopped go on."""
 
-import copy
 import os
 import re
 import signal
@@ -9,7 +8,7 @@ from contextlib import suppress
 import psutil
 import pytest
 from process_fixtures import wait_until, words
-from workflow_fixtures import SHORT
+from workflow_fixtures import with_blocks
 
 from gpufeed.benchmarks.saved_models.model_file import load
 from gpufeed.core.record import Record
@@ -17,17 +16,9 @@ from gpufeed.core.record import Record
 pytestmark = pytest.mark.slow
 
 
-def config(**block) -> dict:
-    """One cell."""
-    found = copy.deepcopy(SHORT)
-    found["experiments"]["tiny"]["blocks"] = {"one": {"loader": "resident", **block}}
-    return found
-
-
 def test_a_training_that_is_asked_to_end_goes_on_at_the_step(prepared):
-    wanted = config(epochs=60)  # of six steps
-    wanted["experiments"]["tiny"]["models"] = {"blocks": ["one"]}
-    flow = prepared(wanted)
+    block = {"loader": "resident", "epochs": 60}  # of six steps
+    flow = prepared(with_blocks({"one": block}, models={"blocks": ["one"]}))
     (record,) = flow.planned_records()
     cell = record.split("/")[-2]
     log, kept = (flow.folder / f"results/{part}/tiny/{cell}" for part in ("logs/train_model", "models"))
@@ -51,9 +42,8 @@ def test_a_training_that_is_asked_to_end_goes_on_at_the_step(prepared):
 
 
 def test_a_repeat_that_is_asked_to_end_and_then_killed_goes_on_and_is_no_timing(prepared):
-    wanted = config(epochs=120)  # of six steps
-    wanted["experiments"]["tiny"]["resume"] = True
-    flow = prepared(wanted)
+    block = {"loader": "resident", "epochs": 120}  # of six steps
+    flow = prepared(with_blocks({"one": block}, resume=True))
     (path,) = flow.planned_records()
     kept = flow.folder / path.replace("records", "checkpoints").removesuffix(".json") / "checkpoint.pt"
     log = flow.folder / path.replace("records", "logs/measure_cell").replace(".json", ".log")

@@ -4,15 +4,18 @@ The lines are made by Slurm's executor itself. After a wanted change: `GPUFEED_G
 file, and read the difference.
 """
 
+import io
 import os
 import re
-import subprocess
-import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 import yaml
 from workflow_fixtures import ROOT, Workflow
+
+from gpufeed import preflight as program
+from gpufeed.cluster.preflight import login_node
 
 GOLDEN = Path(__file__).parent / "golden"
 SITES = {"pace-ice": "coc", "pace-phoenix": "gts-example3"}  # with an account
@@ -75,15 +78,17 @@ def preflight(tmp_path_factory):
     record.parent.mkdir(parents=True)
     record.touch()  # planning asks whether there is one, not what it holds
 
+    torch = login_node.ask_torch()  # which takes seconds, and says the same each time
+
     def preflight(*arguments: str, **environment: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "gpufeed.preflight", "--configfile", "test.yaml", *arguments],
-            cwd=flow.folder,
-            env={**os.environ, "PYTHONPATH": str(flow.folder), **environment},
-            capture_output=True,
-            text=True,
-        )
-        return done.returncode, done.stdout + done.stderr
+        said = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
+            patch.chdir(flow.folder)
+            patch.setattr(login_node, "ask_torch", lambda: torch)
+            for name, value in {"PYTHONPATH": str(flow.folder), **environment}.items():
+                patch.setenv(name, value)
+            status = program.main(["--configfile", "test.yaml", *arguments])
+        return status, said.getvalue()
 
     preflight.folder = flow.folder
     return preflight
@@ -239,30 +244,26 @@ def test_a_constraint_reaches_jobs_with_a_gpu_alone_and_a_partition_is_held_agai
 
 
 @pytest.mark.slow
-def test_a_misspelt_key_of_a_partition_is_told(preflight):
-    file = preflight.folder / "misspelt.yaml"
-    file.write_text("partitions: {ice-cpu: {max_runtim: 960}}\n")
-    status, said = preflight("--site", "pace-ice", "--slurm-partition-config", str(file))
+@pytest.mark.parametrize(
+    ("option", "text", "reasons"),
+    [
+        ("--slurm-partition-config", "partitions: {ice-cpu: {max_runtim: 960}}\n", ("max_runtim",)),
+        ("--configfile", "device: tpu\n", ("does not plan", "tpu")),
+        (
+            "--configfile",
+            "run: [golden]\ndevice: [cuda\nrepeats: 1\n",
+            ("{file} is no YAML: ", 'in "{file}", line 3, column 8'),
+        ),
+    ],
+    ids=["key of a partition", "value", "YAML"],
+)
+def test_a_run_that_cannot_be_planned_is_told_with_the_reason(preflight, option, text, reasons):
+    file = preflight.folder / "wrong.yaml"
+    file.write_text(text)
+    status, said = preflight("--site", "pace-ice", option, str(file))
     assert status == 2
-    assert "max_runtim" in said
-
-
-@pytest.mark.slow
-def test_a_run_that_cannot_be_planned_is_told_with_snakemakes_words(preflight):
-    status, said = preflight("--site", "pace-ice", "--config", "device=tpu")
-    assert status == 2
-    assert "does not plan" in said
-    assert "tpu" in said
-
-
-@pytest.mark.slow
-def test_a_config_file_that_is_no_yaml_is_told_with_its_line(preflight):
-    file = preflight.folder / "broken.yaml"
-    file.write_text("run: [golden]\ndevice: [cuda\nrepeats: 1\n")
-    status, said = preflight("--site", "pace-ice", "--configfile", str(file))
-    assert status == 2
-    assert f"{file} is no YAML: " in said
-    assert f'in "{file}", line 3, column 8' in said
+    for reason in reasons:
+        assert reason.format(file=file) in said
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """What the workflow asks a cluster for, from commands of Slurm that write down how they are called."""
 
-import copy
 import os
 import re
 import signal
@@ -12,7 +11,7 @@ import pytest
 import yaml
 from data_fixtures import REPOSITORY
 from process_fixtures import wait_until
-from workflow_fixtures import TINY
+from workflow_fixtures import with_blocks
 
 COMMANDS = ("sbatch", "sacct", "sacctmgr", "scancel", "scontrol", "sinfo", "squeue", "srun")
 WORKERS = 12
@@ -20,7 +19,7 @@ WORKERS = 12
 
 @pytest.fixture
 def submitted(tmp_path, monkeypatch):
-    """Runs snakemake in a folder until a job of a rule has been submitted; its sbatch command."""
+    """Runs snakemake in a folder until a job of each rule has been submitted; their sbatch commands."""
     calls, bin = tmp_path / "calls", tmp_path / "bin"
     bin.mkdir()
     for name in COMMANDS:
@@ -29,21 +28,21 @@ def submitted(tmp_path, monkeypatch):
         command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
 
-    def submitted(folder, rule, *arguments):
+    def submitted(folder, rules, *arguments):
         calls.write_text("")
-        command = [sys.executable, "-m", "snakemake", "--configfile", "test.yaml", *arguments]
+        command = [sys.executable, "-m", "snakemake", "--nolock", "--configfile", "test.yaml", *arguments]
         with (folder / "output.txt").open("w") as output:
             process = subprocess.Popen(
                 command, cwd=folder, stdout=output, stderr=output, start_new_session=True
             )
 
-        def calls_of_rule():
-            lines = calls.read_text().splitlines()
-            return [line for line in lines if line.startswith("sbatch") and f"rule_{rule}" in line]
+        def found():
+            lines = [line for line in calls.read_text().splitlines() if line.startswith("sbatch")]
+            return {rule: line for rule in rules for line in lines if f"rule_{rule}" in line}
 
         def there():
             assert process.poll() is None, (folder / "output.txt").read_text()[-4000:]
-            return calls_of_rule()
+            return len(found()) == len(rules)
 
         try:
             wait_until(there, 120)
@@ -51,8 +50,7 @@ def submitted(tmp_path, monkeypatch):
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        subprocess.run([*command[:3], "--unlock", *command[3:5], "--cores", "1"], cwd=folder, check=True)
-        return calls_of_rule()[0]
+        return [found()[rule] for rule in rules]
 
     return submitted
 
@@ -63,21 +61,19 @@ def asked(call: str, option: str) -> int:
 
 @pytest.mark.slow
 def test_a_job_has_the_configs_cores_and_at_least_its_workers(prepared, submitted):
-    config = copy.deepcopy(TINY)
-    config["experiments"]["tiny"]["kernels"] = {}
-    config["experiments"]["tiny"]["blocks"] = {"a": {"loader": "dataloader_workers", "workers": WORKERS}}
-    flow = prepared(config)
-    kernel = submitted(flow.folder, "measure_kernel", "--profile", "slurm", "--", "tiny")
+    block = {"loader": "dataloader_workers", "workers": WORKERS}
+    flow = prepared(with_blocks({"a": block}, kernels={}))
+    profile = ("--profile", "slurm", "--", "tiny")
+    kernel, gate = submitted(flow.folder, ["measure_kernel", "gate"], *profile)
     assert asked(kernel, "--cpus-per-task") == 8  # whatever the cores of this node
     assert asked(kernel, "--mem") == 16000
     assert kernel.split()[1] == os.uname().nodename  # which its records will call their planner
-
-    bare = ("--workflow-profile", "none", "--executor", "slurm", "--jobs", "5", "--", "tiny")
-    assert asked(submitted(flow.folder, "measure_kernel", *bare), "--cpus-per-task") == 8
-
-    gate = submitted(flow.folder, "gate", "--profile", "slurm", "--", "tiny")
     assert asked(gate, "--cpus-per-task") == WORKERS
     assert asked(gate, "--mem") == 32000
+
+    bare = ("--workflow-profile", "none", "--executor", "slurm", "--jobs", "5", "--", "tiny")
+    (kernel,) = submitted(flow.folder, ["measure_kernel"], *bare)
+    assert asked(kernel, "--cpus-per-task") == 8
 
 
 def test_the_profile_knows_every_rule_that_reads_images_or_measures():

@@ -4,20 +4,12 @@ import copy
 
 import pytest
 import torch
-from workflow_fixtures import SHORT
+from workflow_fixtures import SHORT, with_blocks
 
 from gpufeed.core import record
 
 pytestmark = pytest.mark.slow
-
-
-CONFIG = copy.deepcopy(SHORT) | {"use_instead": {"tiny_imagenet": "synthetic"}}
-CONFIG["sources"]["mosaic_32"] = {
-    "layout": "mosaic",
-    "options": {"of": "tiny_imagenet", "size": 32, "count": 24},
-}
-CONFIG["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "resident"
-CONFIG["experiments"]["tiny"]["sweep"] = {
+SWEEP = {
     "datasets": ["tiny_imagenet", "mosaic_32"],
     "decoders": ["simplejpeg", "strips"],
     "cores": [1],
@@ -25,10 +17,12 @@ CONFIG["experiments"]["tiny"]["sweep"] = {
     "seconds": 0.01,
     "rounds": 2,
 }
-if torch.cuda.is_available():
-    CONFIG["device"] = "cuda"
-
-
+MOSAIC = {"layout": "mosaic", "options": {"of": "tiny_imagenet", "size": 32, "count": 24}}
+CONFIG = with_blocks({"one": {"loader": "resident", "augment": "torch"}}, sweep=SWEEP) | {
+    "use_instead": {"tiny_imagenet": "synthetic"},
+    "sources": {**SHORT["sources"], "mosaic_32": MOSAIC},
+    "device": "cuda" if torch.cuda.is_available() else "cpu",
+}
 FIGURE, TABLE = "results/figures/tiny/crossover.svg", "results/tables/tiny/decoders.csv"
 
 

@@ -1,42 +1,32 @@
 """`settings: tuned` in a whole run: one tuning a cell, a verdict on its choice, and records that say so."""
 
-import copy
-import json
-
 import pytest
-from workflow_fixtures import SHORT
+from workflow_fixtures import with_blocks
 
 from gpufeed.core.loader_setting import AXES
 
 pytestmark = pytest.mark.slow
 
-TUNED = copy.deepcopy(SHORT)
-TUNED["experiments"]["tiny"]["blocks"] = {
-    "tuned": {
-        "loader": ["dataloader_workers", "resident"],
-        "augment": "torch",
-        "workers": "auto",
-        "settings": "tuned",
-    }
+TUNED = {
+    "loader": ["dataloader_workers", "resident"],
+    "augment": "torch",
+    "workers": "auto",
+    "settings": "tuned",
 }
 
 
-def documents(flow, pattern):
-    return [json.loads(text) for text in flow.files(pattern).values()]
-
-
 def test_a_cell_is_tuned_once_and_measured_with_what_was_found(prepared):
-    flow = prepared(TUNED)
+    flow = prepared(with_blocks({"tuned": TUNED}))
     flow.run()
-    (tuning,) = documents(flow, "results/tuned/tiny/*.json")
+    (tuning,) = flow.documents("results/tuned/tiny/*.json").values()
     assert tuning["status"] == "done", tuning["sentence"]
     best = {axis: tuning["tried"][0][axis] for axis in AXES}
-    (verdict,) = documents(flow, "results/tuned/tiny/verdicts/*.json")
+    (verdict,) = flow.documents("results/tuned/tiny/verdicts/*.json").values()
     assert verdict["status"] == "passed"
     judged = {"decoder": "pillow", **verdict["settings"]}
     assert {axis: judged[axis] for axis in AXES} == best
 
-    records = documents(flow, "results/records/tiny/*/*.json")
+    records = flow.documents("results/records/tiny/*/*.json").values()
     assert [record["status"] for record in records] == ["done"] * 2
     of_tuned = [record for record in records if record["cell"]["loader"] == "dataloader_workers"]
     assert [record["resolved"]["tuned"] for record in of_tuned] == [best]

@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from workflow_fixtures import SHORT, Workflow
+from workflow_fixtures import Workflow, with_blocks
 
 from gpufeed.benchmarks.inference.exported_files import EXPORTED
 from gpufeed.benchmarks.saved_models.model_file import load
@@ -14,12 +14,11 @@ from gpufeed.core.record import CEILINGS, EVALUATION, INFERENCE
 
 pytestmark = pytest.mark.slow
 
-CONFIG = copy.deepcopy(SHORT)  # its two cells, in a block each
-CONFIG["experiments"]["tiny"] |= {
-    "blocks": {
-        "kept": {"loader": "resident", "augment": "torch"},
-        "other": {"loader": "dataloader_sync", "augment": "torch"},
-    },
+BLOCKS = {  # the two cells of SHORT
+    "kept": {"loader": "resident", "augment": "torch"},
+    "other": {"loader": "dataloader_sync", "augment": "torch"},
+}
+PARTS = {
     "models": {"blocks": ["kept"], "predict": ["pictures", "gone.jpg"], "samples": 4},
     "ceilings": {"blocks": ["kept", "other"], "pairs": 6, "least_s": 0.1},
     "inference": {
@@ -33,6 +32,7 @@ CONFIG["experiments"]["tiny"] |= {
         "calibration": {"images": 20},
     },
 }
+CONFIG = with_blocks(BLOCKS, **PARTS)
 
 
 @pytest.fixture(scope="module")

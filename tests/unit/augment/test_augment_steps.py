@@ -7,6 +7,7 @@ from augment_fixtures import EVERYTHING, expected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_fixtures import MEAN, STD
+from test_augment import images
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
@@ -18,10 +19,6 @@ from gpufeed.system import random_draws
 from gpufeed.system.random_draws import philox
 
 PLAIN = {"crop_padding": 0, "flip_probability": 0.0}
-
-
-def images(count: int, height: int = 9, width: int = 7) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(1).integers(0, 256, (count, height, width, 3), np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -73,13 +70,6 @@ def test_rotation_is_the_one_of_torchvision(degrees):
     ours = reference.rotate(batch, torch.full((3,), degrees)).permute(0, 3, 1, 2)
     theirs = F.rotate(batch.permute(0, 3, 1, 2), degrees, interpolation=InterpolationMode.BILINEAR)
     torch.testing.assert_close(ours, theirs, atol=5e-3, rtol=0)
-
-
-def test_brightness_is_the_one_of_torchvision():
-    batch, factor = images(2).float(), 1.7
-    ours = reference.scale(batch, torch.full((2,), factor), 0.0).permute(0, 3, 1, 2) / 255
-    theirs = F.adjust_brightness(batch.permute(0, 3, 1, 2) / 255, factor)
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
 
 
 def test_whatever_the_batch_a_sample_gets_the_same_pixels():

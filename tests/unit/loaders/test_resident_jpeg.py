@@ -10,8 +10,7 @@ from hostile_fixtures import saved
 from image_fixtures import loader_threads, request, write_cache, write_files
 from jpeg_fixtures import encoded, picture
 
-from gpufeed import native
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders import coded_store, resident_jpeg
@@ -166,17 +165,6 @@ def test_it_says_when_there_is_no_room(mixed, monkeypatch, place):
         GpufeedError, match=r"GiB of coded images and .* GiB of pixels or more in split 'train'"
     ):
         ResidentJpegLoader(request(mixed, None)).open()
-
-
-def test_it_skips_without_the_extension(mixed, monkeypatch):
-    monkeypatch.setattr(native, "status", lambda device: native.Status("reference", "There is no compiler."))
-    with pytest.raises(Skip, match=r"needs this project's extension\. There is no compiler\."):
-        ResidentJpegLoader(request(mixed, None)).open()
-
-
-def test_what_it_cannot_do_is_refused(mixed):
-    with pytest.raises(GpufeedError, match="a transform for each sample"):
-        ResidentJpegLoader(request(mixed, None, sample_transform=lambda *one: one[0]))
 
 
 @pytest.mark.realdata

@@ -21,7 +21,6 @@ from gpufeed.stores.base import info_path
 from gpufeed.stores.cache_fill import RowWriter
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.stores.decoded_cache import build, build_from_rows
-from gpufeed.system.processes import run
 
 ROOT = Path(__file__).parents[3]
 
@@ -153,15 +152,6 @@ def test_killed_build_leaves_nothing_that_looks_finished(manifest, tmp_path, wor
     build(manifest, "pillow", path)
     assert np.array_equal(open_cache(path, manifest, verify=True)[5], pixels(5, 8))
     assert partials(tmp_path) == []
-
-
-def die(*_):
-    os._exit(9)
-
-
-def test_dead_worker_is_an_error(monkeypatch):
-    with pytest.raises(GpufeedError, match="a decoding process died"):
-        list(run(die, ([1, 2, 3],), 2))
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The loader whose coded images lie on the device, on the CPU: kinds, rounds, what goes to Pillow, room."""
 
-import zipfile
-
 import numpy as np
 import pytest
 import torch
@@ -168,10 +166,9 @@ def test_it_says_when_there_is_no_room(mixed, monkeypatch, place):
 
 
 @pytest.mark.realdata
-def test_real_files_are_pillows(real_data, tmp_path):
-    with zipfile.ZipFile(real_data / "tiny-imagenet-40.zip") as archive:
-        names = [name for name in archive.namelist() if name.endswith(".JPEG")][::20]
-        manifest = write_files(tmp_path / "real", [archive.read(name) for name in names], "jpg", (64, 64))
+def test_real_files_are_pillows(real_files, tmp_path):
+    jpegs = real_files("tiny-imagenet-40.zip", ".JPEG")[::20]
+    manifest = write_files(tmp_path / "real", jpegs, "jpg", (64, 64))
     right = by_pillow(manifest)
     with ResidentJpegLoader(request(manifest, None, batch_size=64)) as loader:
         assert len(loader.store.codings) == 2

@@ -21,8 +21,6 @@ from gpufeed.decoders.fallback import Refused, isolate
 from gpufeed.decoders.image_transfer import split, to_host, together
 from gpufeed.decoders.pillow import PillowDecoder
 
-ROOT = Path(__file__).parents[3]
-
 PHOTO = np.add.outer(np.arange(40) * 3, np.arange(40) * 2)[..., None].repeat(3, axis=2).astype(np.uint8)
 
 # those of Pillow's manual, Concepts: Modes; I;16 stands for its three byte orders
@@ -49,13 +47,6 @@ MODES = (
 def decode_one(data: bytes):
     decoded = PillowDecoder().decode([data])
     return decoded.images[0], decoded.outcomes[0]
-
-
-def test_lossless_pixels_come_back():
-    image, outcome = decode_one(encode(pixels(300, 9)))
-    assert np.array_equal(image, pixels(300, 9))
-    assert outcome.decoder == "pillow"
-    assert outcome.reason is None
 
 
 @pytest.mark.parametrize(

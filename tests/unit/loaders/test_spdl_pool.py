@@ -6,13 +6,12 @@ import asyncio
 import gc
 import re
 import resource
-import time
 import weakref
 from pathlib import Path
 
 import pytest
 from image_fixtures import request
-from process_fixtures import left_after
+from process_fixtures import left_after, wait_until
 from test_spdl_process import (  # noqa: F401
     OWN,
     THREADS,
@@ -105,9 +104,7 @@ def test_slots_are_mapped_at_first_suffice_and_are_free_after_an_epoch_that_was_
     assert len(slots.free) < len(slots.memory)
     loader.load_state_dict({"epoch": 1, "next_batch": 0, "seed": 3})
     list(loader)
-    end = time.monotonic() + 30
-    while len(slots.free) < len(slots.memory) and time.monotonic() < end:
-        time.sleep(0.05)
+    wait_until(lambda: len(slots.free) >= len(slots.memory), 30)
     assert sorted(slots.free) == [*range(len(slots.memory))]
 
 

@@ -23,15 +23,10 @@ from gpufeed.system import processes
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
 
 
-def jpegs(count: int) -> list[bytes]:
-    """JPEGs of one size, each with a shade of its own."""
-    return [saved("JPEG", photo(24, 32) // 2 + np.uint8(4 * i), quality=90) for i in range(count)]
-
-
 @pytest.fixture
 def manifest(tmp_path):
-    """13 JPEGs of 24 x 32 pixels, number 5 a PNG under a JPEG's name, number 7 a CMYK file."""
-    files = jpegs(13)
+    """13 JPEGs of 24 x 32 pixels, each of its own shade; number 5 is a PNG, number 7 a CMYK file."""
+    files = [saved("JPEG", photo(24, 32) // 2 + np.uint8(4 * i), quality=90) for i in range(13)]
     files[5] = saved("PNG", photo(24, 32))
     files[7] = saved("JPEG", Image.fromarray(photo(24, 32)).convert("CMYK"))
     return write_files(tmp_path / "files", files, "jpg", (24, 32))

@@ -83,33 +83,6 @@ def test_cpu_and_torch_give_the_same_pixels(seed, epoch, ids, padding, probabili
     torch.testing.assert_close(many(batch, torch.tensor(ids), epoch), expected, atol=1e-5, rtol=0)
 
 
-def test_pixels_against_a_plain_crop_and_flip():
-    augment = TorchAugment(MEAN, STD, 5, {"crop_padding": 2})
-    batch, ids = images(32), torch.arange(32)
-    out = augment(batch, ids, 4)
-    padded = np.pad(batch.numpy(), ((0, 0), (2, 2), (2, 2), (0, 0)))
-    for i, (top, left, flip) in enumerate(zip(*augment.crops(ids, 4), strict=True)):
-        crop = padded[i, top : top + 9, left : left + 7]
-        crop = crop[:, ::-1] if flip else crop
-        expected = (crop / 255 - np.array(MEAN)) / np.array(STD)
-        np.testing.assert_allclose(out[i].permute(1, 2, 0).numpy(), expected, atol=1e-5)
-
-
-def test_neither_batch_nor_order_matters():
-    augment = TorchAugment(MEAN, STD, 2, {})
-    batch, ids = images(12), torch.arange(100, 112)
-    whole = augment(batch, ids, 1)
-    shuffled = torch.randperm(12, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(augment(batch[shuffled], ids[shuffled], 1), whole[shuffled])
-    assert torch.equal(augment(batch[5:6], ids[5:6], 1), whole[5:6])
-
-
-def test_epoch_may_be_a_tensor():
-    augment = TorchAugment(MEAN, STD, 2, {})
-    batch, ids = images(12), torch.arange(12)
-    assert torch.equal(augment(batch, ids, torch.tensor(7)), augment(batch, ids, 7))
-
-
 def test_epochs_and_seeds_draw_anew():
     ids = torch.arange(200)
     crops = {

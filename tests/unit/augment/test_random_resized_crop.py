@@ -9,6 +9,7 @@ from PIL import Image
 from scipy.stats import ks_2samp
 from torchvision.transforms import RandomResizedCrop as Torchvisions
 from torchvision.transforms import functional as F
+from window_fixtures import picture
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 
@@ -87,10 +88,6 @@ def test_where_no_draw_fits_the_largest_window_in_the_middle_is_taken(size, expe
         assert windows == {middle}
 
 
-def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
 @settings(max_examples=30)
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 99), st.integers(1, 40))
 def test_a_sample_is_what_torchvision_makes_of_the_window(height, width, sample_id, size):
@@ -104,7 +101,7 @@ def test_a_sample_is_what_torchvision_makes_of_the_window(height, width, sample_
 
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 375), (300, 300), (60, 200), (257, 991)])
 def test_evaluation_is_torchvisions_resize_and_centre_crop(height, width):
-    image, recipe = picture(height, width), RandomResizedCrop(224, short_side=256).for_evaluation()
+    image, recipe = picture(height, width, 0), RandomResizedCrop(224, short_side=256).for_evaluation()
     window = recipe.window(3, 7, height, width)
     resized = F.resize(Image.fromarray(image), 256, F.InterpolationMode.BILINEAR)
     assert resized.size == (window.columns, window.rows)

@@ -1,25 +1,18 @@
 """Windows of ragged batches: the CPU form, and the kernel by Triton's interpreter."""
 
-import importlib.util
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
+from test_augment_kernels import needs_triton, run
 from window_fixtures import cases, difference, parts_of, picture, rows_first, windows_of
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.augment.resample import require_resample, resample
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.decoders.ragged import Ragged
-
-ROOT = Path(__file__).parents[3]
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 
 # In a process of its own, since the switch is read when Triton is imported. Triton 3.6 takes a loop's bound
 # with int() from an array of one dimension, which NumPy 2.4 refuses.
@@ -75,15 +68,8 @@ for steps in found.values():
 @pytest.mark.slow
 @needs_triton
 def test_the_kernel_against_pillows_arithmetic_and_pillow():
-    paths = [str(ROOT), str(ROOT / "tests/fixtures"), *sys.path]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=env, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    (most, share), (most_pillow, share_pillow) = (
-        map(float, line.split()) for line in done.stdout.splitlines()
-    )
+    lines = run(INTERPRETED, TRITON_INTERPRET="1").splitlines()
+    (most, share), (most_pillow, share_pillow) = (map(float, line.split()) for line in lines)
     assert most <= 1
     assert share < 0.003
     assert most_pillow <= 1

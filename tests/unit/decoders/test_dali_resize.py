@@ -16,7 +16,6 @@ from PIL import Image
 
 from gpufeed.augment.base import Normalise
 from gpufeed.augment.dali import DaliAugment
-from gpufeed.core.errors import Skip
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.base import EXACT, Tolerance
@@ -90,21 +89,9 @@ def mixed(tmp_path, way):
 
 
 @pytest.fixture
-def opened(name, device):
+def opened(name, device, open_loader):
     """(manifest, changes of the request) -> an open loader, closed in the end."""
-    made = []
-
-    def make(manifest, **changes):
-        try:
-            made.append(load("loader", name)(wanted(manifest, None, device=device, **changes)))
-            made[-1].open()
-        except Skip as skip:
-            pytest.skip(str(skip))
-        return made[-1]
-
-    yield make
-    for loader in made:
-        loader.close()
+    return lambda manifest, **changes: open_loader(name, wanted(manifest, None, device=device, **changes))
 
 
 def by_pillow(manifest: Manifest) -> list[np.ndarray]:

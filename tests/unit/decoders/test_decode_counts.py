@@ -14,7 +14,7 @@ from gate_fixtures import SETTINGS, judged, task_for
 from hostile_fixtures import available, saved
 from image_fixtures import request, write_cache, write_dataset, write_files
 from measure_fixtures import toy_cell
-from photo_fixtures import photos, shaded, taken
+from photo_fixtures import dali_loader, photos, shaded, taken
 from test_strips_set import dataset as strips_dataset
 
 from gpufeed.augment.dali import DaliAugment
@@ -24,7 +24,6 @@ from gpufeed.core.document import now
 from gpufeed.core.equivalence_verdict import Verdict
 from gpufeed.core.errors import Skip
 from gpufeed.core.record import Record
-from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import DecodeCounts, Outcome, sum_counts
 from gpufeed.loaders.streaming import StreamingLoader
@@ -77,26 +76,12 @@ def test_a_tally_counts_by_decoder():
     assert counts.images == 4
 
 
-def test_a_streaming_loader_counts_what_its_decoder_left_to_pillow(tmp_path):
-    with SimpleJpegLoader(request(mixed(tmp_path / "mixed"), None, batch_size=8)) as loader:
-        for epoch in (1, 2):
-            assert sum(len(batch.ids) for batch in loader) == 20
-            assert loader.decode_counts.asdict() == {
-                "decoder": "simplejpeg",
-                "images": 20 * epoch,
-                "fell_back": {"pillow": 3 * epoch},
-            }
-    assert loader.decode_counts.images == 40  # known after it was closed too
-
-
 @pytest.mark.parametrize("augmented", [False, True])
 @pytest.mark.parametrize(("files", "others"), [(taken, {}), (photos, {"pillow": 1})])
 def test_dali_counts_whoever_reads_its_files(tmp_path, files, others, augmented):
-    available("dali_cpu")
     manifest = write_files(tmp_path / "files", files(20), "jpg", (24, 32))
     transform = DaliAugment(manifest.info.mean, manifest.info.std, 0, {}) if augmented else None
-    made_ = request(manifest, None, batch_size=20, sample_transform=transform)
-    with load("loader", "dali_cpu")(made_) as loader:
+    with dali_loader(manifest, batch_size=20, sample_transform=transform) as loader:
         assert loader.reads == (not others)
         list(loader)
     # of an augmented batch with a file that is none for DALI, the others are decoded by DALI itself

@@ -1,7 +1,5 @@
 """Each decoder against Pillow on real files: its stated tolerance, and that it did the work itself."""
 
-import zipfile
-
 import numpy as np
 import pytest
 from hostile_fixtures import available, saved, told
@@ -13,14 +11,9 @@ pytestmark = pytest.mark.realdata
 
 
 @pytest.fixture(scope="module")
-def files(real_data) -> list[bytes]:
+def files(real_files) -> list[bytes]:
     """Every hundredth JPEG of Tiny ImageNet's copy: 64 x 64 pixels, 4:2:0, one in fifty gray."""
-    archive = real_data / "tiny-imagenet-40.zip"
-    if not archive.exists():
-        pytest.skip(f"no {archive.name} among the real images")
-    with zipfile.ZipFile(archive) as images:
-        names = [name for name in images.namelist() if name.endswith(".JPEG")]
-        return [images.read(name) for name in names[::100]]
+    return real_files("tiny-imagenet-40.zip", ".JPEG")[::100]
 
 
 @pytest.fixture(scope="module")

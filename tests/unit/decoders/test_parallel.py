@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from PIL import Image
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets.synthetic import reorganise
+from gpufeed.decoders import parallel
 from gpufeed.decoders.encoded_file import read_file
 from gpufeed.decoders.parallel import CallBulk, Files, ProcessBulk, cuts, open_bulk, torch_threads
 from gpufeed.decoders.pillow import PillowDecoder
@@ -45,7 +47,12 @@ def run(bulk, images):
     return np.concatenate([batch.numpy().copy() for batch in bulk.run(images)])
 
 
-@pytest.mark.parametrize(("name", "cores"), [("pillow", 1), ("dali_cpu", 1), *((name, 2) for name in NAMES)])
+CORES = {"torchvision_cpu": 1}  # whose processes import torch; else two
+
+
+@pytest.mark.parametrize(
+    ("name", "cores"), [("pillow", 1), ("dali_cpu", 1), *((name, CORES.get(name, 2)) for name in NAMES)]
+)
 def test_batches_are_the_files_in_order_again_and_again(images, name, cores):
     available(name)
     paths, pixels = images
@@ -261,6 +268,38 @@ def test_a_dead_process_is_an_error_and_no_hang(images):
         os.kill(bulk.workers[1][0].pid, signal.SIGKILL)
         with pytest.raises(GpufeedError, match="a decoding process of pillow ended"):
             run(bulk, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [1, 3])
+def test_stuck_processes_cost_one_wait_and_are_killed(images, monkeypatch, stopped):
+    """Not one wait an answer that they owe, and none in close(): SIGTERM waits in a stopped process."""
+    paths, pixels = images
+    with open_bulk("simplejpeg", 3, CPU) as bulk:
+        opened(bulk, paths)
+        processes = [process for process, _ in bulk.workers]
+        for process in processes[:stopped]:
+            os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(parallel, "STUCK_S", 3.0)
+        begin = time.perf_counter()
+        with pytest.raises(GpufeedError, match=r"no answer from a decoding process of simplejpeg for 3\.0 s"):
+            run(bulk, 60)
+        assert time.perf_counter() - begin < 6
+        assert not any(process.is_alive() for process in processes)
+        with pytest.raises(GpufeedError, match="no decoding process of simplejpeg left"):
+            run(bulk, 60)
+        with pytest.raises(GpufeedError, match="no decoding process of simplejpeg left"):
+            opened(bulk, paths)
+    with open_bulk("simplejpeg", 3, CPU) as bulk:
+        assert np.array_equal(run(opened(bulk, paths), 10), pixels[:10])
+
+
+def test_a_stuck_process_does_not_keep_close_waiting(images):
+    bulk = opened(open_bulk("simplejpeg", 2, CPU), images[0])
+    os.kill(bulk.workers[1][0].pid, signal.SIGSTOP)
+    begin = time.perf_counter()
+    bulk.close()
+    assert time.perf_counter() - begin < parallel.END_S
 
 
 def test_processes_end_with_the_bulk(images):

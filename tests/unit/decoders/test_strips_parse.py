@@ -70,23 +70,17 @@ def test_other_tables_and_sampling_are_other_kinds(options):
     assert parse(jpeg(**{"subsampling": "4:2:0", **options})).kind != parse(GOOD).kind
 
 
-def frame(**changes) -> bytes:
-    fields = {
-        "marker": 0xC0,
-        "precision": 8,
-        "height": 32,
-        "width": 32,
-        "first": 0x22,
-        "second": 0x11,
-        **changes,
-    }
-    two = {name: fields[name].to_bytes(2, "big") for name in ("height", "width")}
-    return (
-        bytes([0xFF, fields["marker"], 0, 17, fields["precision"]])
-        + two["height"]
-        + two["width"]
-        + bytes([3, 1, fields["first"], 0, 2, fields["second"], 1, 3, 0x11, 1])
-    )
+def frame(marker=0xC0, precision=8, height=32, width=32, first=0x22, second=0x11) -> bytes:
+    """A frame header: FRAME, but for what is given; `first` and `second` are sampling factors."""
+    sides = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    components = bytes([3, 1, first, 0, 2, second, 1, 3, 0x11, 1])
+    return bytes([0xFF, marker, 0, 17, precision]) + sides + components
+
+
+def rgb_by_names(jfif: bytes) -> bytes:
+    """The file with components named R, G and B, and `jfif` in place of its JFIF segment."""
+    named = replaced(GOOD, FRAME, FRAME[:10] + b"R\x22\x00G\x11\x01B\x11\x01")
+    return replaced(replaced(named, JFIF, jfif), SCAN, SCAN[:5] + b"R\x00G\x11B\x11" + SCAN[-3:])
 
 
 REFUSALS = {
@@ -127,22 +121,8 @@ REFUSALS = {
     "rgb by Adobe": (replaced(GOOD, JFIF, APP14), "another colour space"),
     "jfif and rgb by Adobe": (replaced(GOOD, JFIF, JFIF + APP14), "another colour space"),
     "rgb by Pillow": (jpeg(keep_rgb=True), "another colour space"),
-    "rgb by names": (
-        replaced(
-            replaced(replaced(GOOD, JFIF, b""), FRAME, FRAME[:10] + b"R\x22\x00G\x11\x01B\x11\x01"),
-            SCAN,
-            SCAN[:5] + b"R\x00G\x11B\x11" + SCAN[-3:],
-        ),
-        "no marker names",
-    ),
-    "rgb by names, after a JFIF segment too short for libjpeg": (
-        replaced(
-            replaced(replaced(GOOD, JFIF, SHORT_JFIF), FRAME, FRAME[:10] + b"R\x22\x00G\x11\x01B\x11\x01"),
-            SCAN,
-            SCAN[:5] + b"R\x00G\x11B\x11" + SCAN[-3:],
-        ),
-        "no marker names",
-    ),
+    "rgb by names": (rgb_by_names(b""), "no marker names"),
+    "rgb by names, after a JFIF segment too short for libjpeg": (rgb_by_names(SHORT_JFIF), "no marker names"),
     "scan out of order": (
         replaced(GOOD, SCAN, SCAN[:5] + b"\x02\x11\x01\x00\x03\x11" + SCAN[-3:]),
         "all components",

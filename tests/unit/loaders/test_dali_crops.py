@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gate_fixtures import judged, task_for
 from hostile_fixtures import available, saved
+from image_fixtures import ids_of, write_files
 from image_fixtures import request as wanted
-from image_fixtures import write_files
 from photo_fixtures import photos
 from photograph_fixtures import encoded, waves
 from PIL import Image
@@ -22,7 +22,7 @@ from gpufeed.core.equivalence_verdict import loader_settings, variant
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
 from gpufeed.decoders.dali_gpu import DaliGpuDecoder
-from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.decoders.pillow import rgb
 
 SIZES = ((60, 90), (200, 64), (128, 128), (33, 150), (301, 201), (90, 60), (70, 71), (64, 300))
 RECIPE = RandomResizedCrop(64, short_side=72, seed=3)
@@ -55,7 +55,7 @@ def check(loader, recipe=RECIPE) -> list[int]:
     for batch in loader:
         assert batch.images.shape[1:] == (recipe.size, recipe.size, 3)
         for i, sample in zip(batch.ids.tolist(), batch.images.cpu().numpy(), strict=True):
-            image = PillowDecoder().decode([manifest.paths()[i].read_bytes()]).images[0]
+            image = rgb(manifest.paths()[i].read_bytes())
             expected = recipe.cut(image, recipe.window(i, epoch, *image.shape[:2]))
             difference = np.abs(sample.astype(int) - expected)
             assert difference[1:-1, 1:-1].max() <= 1  # Pillow rounds between rows and columns
@@ -144,11 +144,10 @@ def test_dalis_own_reader_goes_on_behind_its_list(mixed, monkeypatch, epochs):
     with opened(mixed, READER, batch_size=7) as loader:
         for _ in range(3):
             order = loader.order().tolist()
-            assert [i for batch in loader for i in batch.ids.tolist()] == order
-        state = {"epoch": 1, "next_batch": 2, "seed": 3}
-        loader.load_state_dict(state)
+            assert ids_of(loader) == order
+        loader.load_state_dict({"epoch": 1, "next_batch": 2, "seed": 3})
         order = loader.order()[14:].tolist()
-        assert [i for batch in loader for i in batch.ids.tolist()] == order
+        assert ids_of(loader) == order
     assert len(pipelines) == {1: 4, 200: 2}[epochs]
 
 

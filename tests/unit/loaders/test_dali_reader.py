@@ -10,14 +10,12 @@ import psutil
 import pytest
 import torch
 from hostile_fixtures import available, saved
-from image_fixtures import request as wanted
-from image_fixtures import write_files
-from photo_fixtures import COUNT, shaded, taken
+from image_fixtures import by_pillow, ids_of, write_files
+from photo_fixtures import COUNT, dali_loader, shaded, taken
 from process_fixtures import wait_until
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.registry import load
-from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.decoders.pillow import rgb
 
 
 @pytest.fixture
@@ -27,10 +25,9 @@ def clean(tmp_path):
 
 
 def test_a_split_with_a_bad_file_is_not_for_dalis_reader(clean):
-    available("dali_cpu")
     for damage in (lambda path: path.write_bytes(b"no image"), lambda path: path.unlink()):
         damage(clean.paths()[13])
-        with load("loader", "dali_cpu")(wanted(clean, None)) as loader:
+        with dali_loader(clean) as loader:
             assert not loader.reads
             assert loader.not_taken() == str(clean.paths()[13])
             with pytest.raises(GpufeedError, match=str(clean.paths()[13])):
@@ -39,12 +36,11 @@ def test_a_split_with_a_bad_file_is_not_for_dalis_reader(clean):
 
 @pytest.mark.parametrize("name", ["with spaces and ü ", "two\nlines", "car\rriage", "caf\udce9"])
 def test_dali_reads_files_of_any_name(tmp_path, name):
-    available("dali_cpu")
     manifest = write_files(tmp_path / name, taken(), "jpg", (24, 32))
-    with load("loader", "dali_cpu")(wanted(manifest, None)) as loader:
+    with dali_loader(manifest) as loader:
         batches = list(loader)
         assert loader.reads
-    expected = PillowDecoder().decode([path.read_bytes() for path in manifest.paths()]).images
+    expected = by_pillow(manifest)
     found = {i: batch.images[row] for batch in batches for row, i in enumerate(batch.ids.tolist())}
     assert sorted(found) == list(range(COUNT))
     # libjpeg-turbo decodes for both
@@ -52,15 +48,14 @@ def test_dali_reads_files_of_any_name(tmp_path, name):
 
 
 def test_what_dali_refuses_on_the_way_is_decoded_by_others(clean, caplog):
-    available("dali_cpu")
     late = clean.paths()[50]  # DALI has read the first batches ahead
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
+    with dali_loader(clean, batch_size=8, shuffle=False) as loader:
         list(loader)
         late.write_bytes(saved("GIF", shaded(COUNT)[50]))
-        expected = PillowDecoder().decode([late.read_bytes()]).images[0]
+        expected = rgb(late.read_bytes())
         for _ in range(2):
             batches = list(loader)
-            assert [i for batch in batches for i in batch.ids.tolist()] == list(range(COUNT))
+            assert ids_of(batches) == list(range(COUNT))
             assert np.array_equal(batches[6].images[2].numpy(), expected)
         told = {"decoder": "dali_cpu", "images": 3 * COUNT, "fell_back": {"pillow": 2}}
         assert loader.decode_counts.asdict() == told
@@ -82,33 +77,33 @@ def pipelines(monkeypatch):
     return built
 
 
+def check_epoch(loader, expected: np.ndarray) -> None:
+    """The rest of an epoch has its samples in their order, and their pixels in `expected`."""
+    order = loader.order()[loader.next_batch * loader.request.batch_size :]
+    batches = [(batch.ids.numpy(), batch.images.numpy()) for batch in loader]
+    assert np.array_equal(np.concatenate([ids for ids, _ in batches]), order)
+    assert np.array_equal(np.concatenate([images for _, images in batches]), expected[order])
+
+
 def test_one_pipeline_of_dali_serves_all_epochs(clean, pipelines):
-    expected = np.stack(PillowDecoder().decode([path.read_bytes() for path in clean.paths()]).images)
-
-    def check(loader):
-        order = loader.order()[loader.next_batch * 8 :]
-        batches = [(batch.ids.numpy(), batch.images.numpy()) for batch in loader]
-        assert np.array_equal(np.concatenate([ids for ids, _ in batches]), order)
-        assert np.array_equal(np.concatenate([images for _, images in batches]), expected[order])
-
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
+    expected = np.stack(by_pillow(clean))
+    with dali_loader(clean, batch_size=8) as loader:
         for _ in range(40):
-            check(loader)
+            check_epoch(loader, expected)
         state = loader.state_dict()
         for _ in loader:
             break
-        check(loader)  # the rest
+        check_epoch(loader, expected)  # the rest
         loader.load_state_dict(state)  # DALI has begun the next epoch
-        check(loader)
+        check_epoch(loader, expected)
         loader.load_state_dict({**state, "epoch": 3, "next_batch": 6})
-        check(loader)
+        check_epoch(loader, expected)
         assert loader.reads
     assert len(pipelines) == 1
 
 
 def test_two_iterations_at_once_end_in_an_error_and_spoil_nothing(clean):
-    available("dali_cpu")
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=4)) as loader:
+    with dali_loader(clean, batch_size=4) as loader:
         for trial in range(40):
             first = iter(loader)
             for _ in range(trial % 5):
@@ -122,13 +117,12 @@ def test_two_iterations_at_once_end_in_an_error_and_spoil_nothing(clean):
             second.close()
             loader.load_state_dict({**loader.state_dict(), "epoch": trial, "next_batch": 0})
             order = loader.order().tolist()
-            assert [i for batch in loader for i in batch.ids.tolist()] == order
+            assert ids_of(loader) == order
         assert loader.reads
 
 
 def test_an_interrupt_while_dali_throws_away_costs_nothing(clean, monkeypatch):
-    available("dali_cpu")
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
+    with dali_loader(clean, batch_size=8) as loader:
         order = loader.order()
         loader.reading.follow(loader.planned(order, 0))
         assert len(loader.reading.coming()) == 8
@@ -142,27 +136,26 @@ def test_an_interrupt_while_dali_throws_away_costs_nothing(clean, monkeypatch):
                 loader.reading.follow(loader.planned(order, 9))
         for _ in range(2):
             order = loader.order().tolist()
-            assert [i for batch in loader for i in batch.ids.tolist()] == order
+            assert ids_of(loader) == order
         assert loader.reads
 
 
 def test_dali_throws_away_what_nobody_has_asked_for(clean, pipelines):
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
+    with dali_loader(clean, batch_size=8, shuffle=False) as loader:
         out, order, bad = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order(), clean.paths()[8]
         bad.write_bytes(b"no image")
         loader.reading.follow(loader.planned(order, 0))
         assert loader.reading.fill(order[:8], out)  # the batch behind it has begun, with the bad file
         loader.reading.follow(loader.planned(order[16:], 0))
         assert loader.reading.fill(order[16:24], out)
-        expected = PillowDecoder().decode([path.read_bytes() for path in clean.paths()[16:24]]).images
-        assert all(map(np.array_equal, out.numpy(), expected))
+        assert np.array_equal(out, [rgb(path.read_bytes()) for path in clean.paths()[16:24]])
     assert len(pipelines) == 2
 
 
 def test_a_file_that_cannot_be_read_stops_dali_at_its_batch(clean, pipelines):
     from gpufeed.loaders.dali_reader import DEPTH
 
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
+    with dali_loader(clean, batch_size=8, shuffle=False) as loader:
         out, order = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order()
         bad = 8 * DEPTH  # those before it are begun at once
         clean.paths()[order[bad]].unlink()
@@ -178,8 +171,7 @@ def test_a_file_that_cannot_be_read_stops_dali_at_its_batch(clean, pipelines):
 
 
 def test_what_stops_dali_keeps_neither_it_nor_its_threads(clean):
-    available("dali_cpu")
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
+    with dali_loader(clean, batch_size=8, shuffle=False) as loader:
         clean.paths()[1].unlink()
         threads, reading, out = psutil.Process().num_threads(), loader.reading, torch.empty(8, 24, 32, 3)
         reading.follow(loader.planned(loader.order(), 0))
@@ -196,9 +188,8 @@ def test_what_stops_dali_keeps_neither_it_nor_its_threads(clean):
 
 
 def test_a_run_that_dali_refuses_is_told_and_loses_nothing(clean, monkeypatch, caplog):
-    available("dali_cpu")
-    expected = np.stack(PillowDecoder().decode([path.read_bytes() for path in clean.paths()]).images)
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
+    expected = np.stack(by_pillow(clean))
+    with dali_loader(clean, batch_size=8) as loader:
         pipeline, runs = loader.reading.pipeline, []
         plain = pipeline.schedule_run
 
@@ -209,18 +200,15 @@ def test_a_run_that_dali_refuses_is_told_and_loses_nothing(clean, monkeypatch, c
             plain()
 
         monkeypatch.setattr(pipeline, "schedule_run", run)
-        order = loader.order()
-        images = np.concatenate([batch.images.numpy() for batch in loader])
-        assert np.array_equal(images, expected[order])
+        check_epoch(loader, expected)
     assert "its own reader found no memory" in caplog.text
 
 
 @pytest.mark.parametrize("where", ["names", "files", "ids", "reading", "decoding"])
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_an_interrupt_between_two_inputs_gives_no_wrong_image(clean, monkeypatch, where, goes_on):
-    available("dali_cpu")
-    expected = np.stack(PillowDecoder().decode([path.read_bytes() for path in clean.paths()]).images)
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
+    expected = np.stack(by_pillow(clean))
+    with dali_loader(clean, batch_size=8) as loader:
         reading, order = loader.reading, loader.order()
         out = torch.empty((8, 24, 32, 3), dtype=torch.uint8)
         reading.follow(loader.planned(order, 0))
@@ -240,15 +228,11 @@ def test_an_interrupt_between_two_inputs_gives_no_wrong_image(clean, monkeypatch
                 reading.fill(order[8:16], out)
         if not goes_on:
             loader.load_state_dict({**loader.state_dict(), "epoch": 5})
-        order = loader.order()
-        found = [(batch.ids.numpy(), batch.images.numpy()) for batch in loader]
-        assert np.array_equal(np.concatenate([ids for ids, _ in found]), order)
-        assert np.array_equal(np.concatenate([images for _, images in found]), expected[order])
+        check_epoch(loader, expected)
 
 
 def test_other_samples_than_the_promised_ones_are_an_error(clean):
-    available("dali_cpu")
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
+    with dali_loader(clean, batch_size=8) as loader:
         out, order = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order()
         with pytest.raises(GpufeedError, match="as in the epoch's order"):
             loader.reading.fill(order[:8], out)  # nothing is planned
@@ -259,17 +243,16 @@ def test_other_samples_than_the_promised_ones_are_an_error(clean):
         loader.reading.begun[0] = replace(loader.reading.begun[0], ids=order[16:24])  # DALI has order[8:16]
         with pytest.raises(GpufeedError, match="as in the epoch's order"):
             loader.reading.fill(order[16:24], out)
-        assert [i for batch in loader for i in batch.ids.tolist()] == order.tolist()
+        assert ids_of(loader) == order.tolist()
 
 
 def test_dalis_threads_end_with_the_loader(clean):
-    available("dali_cpu")
     process = psutil.Process()
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, threads=3)) as loader:
+    with dali_loader(clean, batch_size=8, threads=3) as loader:
         list(loader)
     before = process.num_threads()
     for batches in (1, 3, COUNT):
-        loader = load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, threads=3))
+        loader = dali_loader(clean, batch_size=8, threads=3)
         loader.open()
         for _, _ in zip(range(batches), loader, strict=False):
             pass

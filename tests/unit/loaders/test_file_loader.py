@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from gate_fixtures import judged, task_for
-from hostile_fixtures import saved
-from image_fixtures import loader_threads, write_cache, write_files
+from hostile_fixtures import photo, saved
+from image_fixtures import by_pillow, ids_of, loader_threads, write_cache, write_files
 from image_fixtures import request as wanted
 from photo_fixtures import photos, taken
 from photograph_fixtures import KINDS, encoded, waves
@@ -18,7 +18,7 @@ from test_dali_crops import RECIPE, SIZES, dataset
 
 from gpufeed import native
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.core.registry import load
 from gpufeed.loaders import prefetch
 from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.cuda_jpeg import THREADS, CudaJpegLoader
@@ -59,10 +59,6 @@ def opened(manifest, **changes) -> CudaJpegLoader:
     return CudaJpegLoader(wanted(manifest, None, **changes))
 
 
-def by_pillow(manifest) -> list[np.ndarray]:
-    return PillowDecoder().decode([path.read_bytes() for path in manifest.paths()]).images
-
-
 @pytest.mark.parametrize("recipe", [RECIPE, RECIPE.for_evaluation()], ids=["training", "evaluation"])
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
 def test_windows_are_ours_and_pixels_pillows(mixed, recipe, batch_size):
@@ -78,17 +74,6 @@ def test_windows_are_ours_and_pixels_pillows(mixed, recipe, batch_size):
             assert ids == epoch_order(loader.split_ids, 3, epoch, True, 0, 1).tolist()
         told = {"decoder": "cuda_jpeg", "images": 3 * len(mixed), "fell_back": {"pillow": 3 * OTHERS}}
         assert loader.decode_counts.asdict() == told
-
-
-@pytest.mark.parametrize("files", [photos, taken])
-def test_whole_images_of_one_size_are_pillows(tmp_path, files):
-    manifest = write_files(tmp_path / "files", files(), "jpg", (24, 32))
-    right = torch.from_numpy(np.stack(by_pillow(manifest)))
-    with opened(manifest, batch_size=7) as loader:
-        for _ in range(2):
-            for batch in loader:
-                assert torch.equal(batch.images, right[batch.ids])
-        assert loader.decode_counts.fell_back == ({"pillow": 4} if files == photos else {})
 
 
 def test_it_passes_the_equivalence_check_with_crops_and_without(mixed, equal):
@@ -119,8 +104,7 @@ def test_threads_go_on_between_epochs_and_end_before_files_are_evicted(mixed):
         makers = set(loader.makers)
         assert len(makers) == THREADS
         next(iter(loader))  # given up after one batch, and gone on with
-        ids = [i for batch in loader for i in batch.ids.tolist()]
-        assert ids == epoch_order(loader.split_ids, 3, 1, True, 0, 1)[5:].tolist()
+        assert ids_of(loader) == epoch_order(loader.split_ids, 3, 1, True, 0, 1)[5:].tolist()
         assert set(loader.makers) == makers
         assert sorted(loader.files()) == sorted(map(str, mixed.paths()))
         assert loader_threads() == []
@@ -156,7 +140,7 @@ def test_who_asks_a_closed_loader_is_told(mixed, taken):
 
 def test_files_may_be_asked_for_in_the_middle_of_an_epoch(mixed):
     with opened(mixed, recipe=RECIPE, batch_size=5) as loader:
-        ids = [i for batch in loader if loader.files() for i in batch.ids.tolist()]
+        ids = ids_of(batch for batch in loader if loader.files())
         assert ids == epoch_order(loader.split_ids, 3, 0, True, 0, 1).tolist()
 
 
@@ -192,18 +176,10 @@ def test_bytes_that_are_left_over_are_for_pillow_and_counted(tmp_path):
         (lambda data: data[: len(data) // 2], "[Tt]runcated"),
         (lambda data: None, "No such file or directory"),
         (lambda data: b"", "not an image that Pillow knows"),
-        (
-            lambda data: saved("JPEG", waves(40, 50, np.random.default_rng(0))),
-            r"decoded to \(40, 50, 3\), the",
-        ),
-        (  # so small that few windows lie inside of it
-            lambda data: saved("JPEG", waves(9, 10, np.random.default_rng(0))),
-            r"decoded to \(9, 10, 3\), the",
-        ),
-        (
-            lambda data: saved("PNG", waves(40, 50, np.random.default_rng(0))),
-            r"decoded to \(40, 50, 3\), the",
-        ),
+        (lambda data: saved("JPEG", photo(40, 50)), r"decoded to \(40, 50, 3\), the"),
+        # so small that few windows lie inside of it
+        (lambda data: saved("JPEG", photo(9, 10)), r"decoded to \(9, 10, 3\), the"),
+        (lambda data: saved("PNG", photo(40, 50)), r"decoded to \(40, 50, 3\), the"),
     ],
     ids=["cut", "gone", "empty", "another size", "a smaller size", "a PNG of another size"],
 )
@@ -245,10 +221,11 @@ def test_a_dead_mount_is_an_error_and_can_be_left(mixed, monkeypatch):
     wait_until(lambda: loader_threads() == [])
 
 
-def test_it_skips_without_the_extension(mixed, monkeypatch):
+@pytest.mark.parametrize("name", ["cuda_jpeg", "resident_jpeg"])
+def test_it_skips_without_the_extension(equal, monkeypatch, name):
     monkeypatch.setattr(native, "status", lambda device: native.Status("reference", "There is no compiler."))
-    with pytest.raises(Skip, match=r"cuda_jpeg needs this project's extension\. There is no compiler\."):
-        opened(mixed, recipe=RECIPE).open()
+    with pytest.raises(Skip, match=rf"{name} needs this project's extension\. There is no compiler\."):
+        load("loader", name)(wanted(equal, None)).open()
 
 
 def test_a_wrong_marker_is_for_pillow_wherever_the_windows_are(tmp_path):
@@ -262,8 +239,3 @@ def test_a_wrong_marker_is_for_pillow_wherever_the_windows_are(tmp_path):
                 for i, sample in zip(batch.ids.tolist(), batch.images.numpy(), strict=True):
                     assert np.array_equal(sample, RECIPE.cut(images[i], RECIPE.window(i, epoch, 24, 32)))
             assert loader.decode_counts.fell_back == {"pillow": epoch + 1}
-
-
-def test_a_transform_of_single_samples_is_refused(mixed):
-    with pytest.raises(GpufeedError, match="a transform for each sample in loader cuda_jpeg"):
-        opened(mixed, recipe=RECIPE, sample_transform=lambda *one: one[0])

@@ -161,14 +161,6 @@ def test_what_does_not_fit_is_said_before_anything_is_decoded(manifest, monkeypa
     assert len(decoded) == 4
 
 
-def test_a_dataloader_takes_it(manifest):
-    loader = torch.utils.data.DataLoader(dataset(manifest), batch_size=10)
-    images, labels = next(iter(loader))
-    assert images.shape == (10, 3, 8, 8)
-    assert labels.tolist() == manifest.labels()[manifest.ids("train")[:10]].tolist()
-    assert np.array_equal(images[2].numpy(), expected(manifest.ids("train")[2]).numpy())
-
-
 def test_only_max_samples_images_are_decoded_and_once(manifest, decoded):
     some = dataset(manifest, max_samples=7)
     files = manifest.paths()

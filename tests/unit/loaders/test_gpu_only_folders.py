@@ -7,7 +7,7 @@ import pytest
 import torch
 from config_fixtures import merged
 from data_fixtures import files_below
-from gpu_only_fixtures import dataset, noted, put
+from gpu_only_fixtures import dataset, normalised, noted, put
 from hostile_fixtures import hostile_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,11 +24,6 @@ from gpufeed.loaders import gpu_only_dataset
 @pytest.fixture
 def decoded(monkeypatch):
     return noted(monkeypatch)
-
-
-def normalised(images: torch.Tensor, mean, std) -> torch.Tensor:
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (mean, std))
-    return (images.double() / 255 - mean) / std
 
 
 def pngs(*names: str, size: int = 8) -> dict[str, bytes]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from gpu_only_fixtures import dataset, expected
+from gpu_only_fixtures import dataset, expected, normalised
 from image_fixtures import MEAN, STD, pixels, write_dataset
 from torch.utils.data import DataLoader
 
@@ -23,11 +23,6 @@ def test_images_are_stretched_as_pillow_does(manifest, image_size):
         assert torch.equal(data[place][0], right)
 
 
-def normalised(images: torch.Tensor, mean, std) -> torch.Tensor:
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (mean, std))
-    return (images.double() / 255 - mean) / std
-
-
 @pytest.mark.parametrize(
     ("dtype", "within"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float32, 1e-5)]
 )
@@ -45,12 +40,6 @@ def test_what_is_handed_out(manifest, dtype, within, normalise):
     assert torch.equal(single, whole[4])
     assert labels.tolist() == manifest.labels()[data.ids].tolist()
     assert data.images.dtype == torch.uint8
-
-
-@pytest.mark.parametrize("normalise", [True, False])
-def test_uint8_stays_uint8(manifest, normalise):
-    data = dataset(manifest, normalise=normalise)
-    assert torch.equal(data[3][0], expected(data.ids[3]))
 
 
 def test_normalised_as_dali_does(manifest):

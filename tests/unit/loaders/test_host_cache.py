@@ -5,7 +5,6 @@ import pytest
 import torch
 from image_fixtures import request, write_cache, write_dataset
 
-from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders import host_cache, resident
 from gpufeed.loaders.host_cache import HostCacheLoader, allocated, copy_rows, mapped
 from gpufeed.system import host_memory
@@ -74,10 +73,3 @@ def test_a_memory_map_needs_no_copy(tmp_path, recwarn):
     tensor = mapped(array)
     assert tensor.data_ptr() == array.ctypes.data
     assert not recwarn
-
-
-def test_wants_a_cache_and_no_transform(manifest):
-    with pytest.raises(GpufeedError, match="no cache"):
-        HostCacheLoader(request(manifest, None))
-    with pytest.raises(GpufeedError, match="decodes nothing"):
-        HostCacheLoader(request(manifest, write_cache(manifest), sample_transform=lambda *sample: None))

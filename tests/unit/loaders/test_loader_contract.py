@@ -12,6 +12,7 @@ from image_fixtures import (
     MEAN,
     STD,
     encode,
+    ids_of,
     request,
     write_beton,
     write_cache,
@@ -148,10 +149,6 @@ def tolerance(case: Case, loader: Loader, dataset) -> Tolerance:
     manifest, cache = dataset
     lossless = manifest.table["path"].str.endswith(".png").all()
     return EXACT if lossless else pixel_source(case.name, loader, cache).tolerance
-
-
-def ids_of(batches: list[Batch]) -> list[int]:
-    return [i for batch in batches for i in batch.ids.tolist()]
 
 
 def expected_order(loader, epoch: int) -> list[int]:

@@ -5,12 +5,12 @@ import os
 import signal
 import time
 
-import numpy as np
 import psutil
 import pytest
 import torch
-from image_fixtures import loader_threads, request, write_cache, write_dataset, write_shards
+from image_fixtures import ids_of, loader_threads, request, write_cache, write_dataset, write_shards
 from process_fixtures import wait_until
+from transform_fixtures import failing, slow
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import LOADERS, load
@@ -76,8 +76,8 @@ def test_killed_worker_is_an_error_and_no_hang(manifest, name):
     if name == "webdataset":
         pytest.importorskip("webdataset")
         write_shards(manifest)
-    slow = request(manifest, None, workers=1, prefetch_factor=1, batch_size=1, sample_transform=sleepy)
-    loader = load("loader", name)(slow)
+    asked = request(manifest, None, workers=1, prefetch_factor=1, batch_size=1, sample_transform=sleepy)
+    loader = load("loader", name)(asked)
     begin = time.perf_counter()
     with pytest.raises((GpufeedError, RuntimeError), match="DataLoader worker") as error, loader:
         kill_workers_after_first_batch(loader)
@@ -123,17 +123,13 @@ def sleepy(image, sample_id, epoch):
     return image.permute(2, 0, 1).float()
 
 
-def failing(image, sample_id, epoch):
-    raise ValueError(f"planted at {sample_id}")
-
-
 @pytest.mark.parametrize(
-    ("name", "workers"), [pair for pair in FILE_READERS if "cpu" in LOADERS[pair[0]].augments]
+    ("name", "workers"),
+    [("spdl", 0), *(pair for pair in FILE_READERS if "cpu" in LOADERS[pair[0]].augments)],
 )
-def test_error_in_a_transform_keeps_its_type(manifest, name, workers):
-    loader = load("loader", name)(request(manifest, None, workers=workers, sample_transform=failing))
-    with pytest.raises(ValueError, match="planted at"), loader:
-        list(loader)
+def test_error_in_a_transform_keeps_its_type(manifest, open_loader, name, workers):
+    with pytest.raises(ValueError, match="planted at"):
+        list(open_loader(name, request(manifest, None, workers=workers, sample_transform=failing)))
     assert not loader_threads()
 
 
@@ -141,24 +137,18 @@ def test_stuck_worker_times_out(manifest, monkeypatch):
     monkeypatch.setattr("gpufeed.loaders.samples.LOOK_S", 0.2)
     monkeypatch.setattr("gpufeed.loaders.samples.STUCK_S", 0.5)
     loader = load("loader", "dataloader_workers")(
-        request(manifest, None, workers=1, sample_transform=stuck, batch_size=1)
+        request(manifest, None, workers=1, sample_transform=slow, batch_size=1)
     )
     with pytest.raises(GpufeedError, match="no batch from the DataLoader workers"), loader:
         list(loader)
 
 
-def stuck(image, sample_id, epoch):
-    time.sleep(1.5)
-
-
 @pytest.mark.parametrize("name", ["dataloader_workers", "overlap"])
 def test_slow_worker_is_waited_for(manifest, monkeypatch, name):
     monkeypatch.setattr("gpufeed.loaders.samples.LOOK_S", 0.02)
-    slow = request(manifest, None, workers=1, batch_size=4, sample_transform=sleepy, split="test")
-    with load("loader", name)(slow) as loader:
-        assert [i for batch in loader for i in batch.ids.tolist()] == epoch_order(
-            loader.split_ids, 3, 0, True, 0, 1
-        ).tolist()
+    asked = request(manifest, None, workers=1, batch_size=4, sample_transform=sleepy, split="test")
+    with load("loader", name)(asked) as loader:
+        assert ids_of(loader) == epoch_order(loader.split_ids, 3, 0, True, 0, 1).tolist()
 
 
 def test_persistent_workers_stay_and_others_go(manifest):
@@ -181,15 +171,6 @@ def test_persistent_workers_stay_and_others_go(manifest):
     assert first == second
     first, second = pids_by_epoch(persistent=False)
     assert not first & second
-
-
-def test_state_counts_delivered_batches_not_fetched_ones(manifest):
-    with OverlapLoader(request(manifest, None)) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        ahead = loader.prefetcher
-        wait_until(ahead.ready.full)
-        assert loader.state_dict()["next_batch"] == 1
 
 
 def host_batches(count: int, seen: list[int]):
@@ -243,19 +224,18 @@ def test_resident_does_not_fit(manifest, monkeypatch):
     ResidentLoader(loader_request).open()
 
 
-def test_resident_copies_in_chunks(monkeypatch):
-    monkeypatch.setattr(resident, "CHUNK_BYTES", 3 * 12)
-    cache = np.arange(20 * 12, dtype=np.uint8).reshape(20, 2, 2, 3)
-    rows = np.array([0, 1, 4, 5, 9, 11, 12, 19])
-    copied = resident.copy_rows(cache, rows, torch.device("cpu"))
-    assert np.array_equal(copied.numpy(), cache[rows])
+@pytest.mark.parametrize("name", [name for name, entry in LOADERS.items() if entry.reads != "files"])
+def test_a_loader_without_its_store_is_refused(manifest, name):
+    with pytest.raises(GpufeedError, match=f"no {LOADERS[name].reads} for the loader"):
+        load("loader", name)(request(manifest, None))
 
 
-def test_resident_wants_a_cache_and_no_transform(manifest):
-    with pytest.raises(GpufeedError, match="no cache"):
-        ResidentLoader(request(manifest, None))
-    with pytest.raises(GpufeedError, match="decodes nothing"):
-        ResidentLoader(request(manifest, write_cache(manifest), sample_transform=sleepy))
+@pytest.mark.parametrize("name", [name for name, entry in LOADERS.items() if "cpu" not in entry.augments])
+def test_a_loader_of_whole_batches_refuses_a_transform_of_single_samples(manifest, name):
+    store = manifest.root / "any store"
+    asked = request(manifest, store, strips=store, shards=store, beton=store, sample_transform=sleepy)
+    with pytest.raises(GpufeedError, match="a transform for each sample in loader"):
+        load("loader", name)(asked)
 
 
 def test_replay_yields_the_same_memory(manifest):

@@ -1,7 +1,5 @@
 """The loader whose coded images lie on the device, on the CPU: kinds, rounds, what goes to Pillow, room."""
 
-import zipfile
-
 import numpy as np
 import pytest
 import torch
@@ -10,8 +8,7 @@ from hostile_fixtures import saved
 from image_fixtures import loader_threads, request, write_cache, write_files
 from jpeg_fixtures import encoded, picture
 
-from gpufeed import native
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders import coded_store, resident_jpeg
@@ -168,22 +165,10 @@ def test_it_says_when_there_is_no_room(mixed, monkeypatch, place):
         ResidentJpegLoader(request(mixed, None)).open()
 
 
-def test_it_skips_without_the_extension(mixed, monkeypatch):
-    monkeypatch.setattr(native, "status", lambda device: native.Status("reference", "There is no compiler."))
-    with pytest.raises(Skip, match=r"needs this project's extension\. There is no compiler\."):
-        ResidentJpegLoader(request(mixed, None)).open()
-
-
-def test_what_it_cannot_do_is_refused(mixed):
-    with pytest.raises(GpufeedError, match="a transform for each sample"):
-        ResidentJpegLoader(request(mixed, None, sample_transform=lambda *one: one[0]))
-
-
 @pytest.mark.realdata
-def test_real_files_are_pillows(real_data, tmp_path):
-    with zipfile.ZipFile(real_data / "tiny-imagenet-40.zip") as archive:
-        names = [name for name in archive.namelist() if name.endswith(".JPEG")][::20]
-        manifest = write_files(tmp_path / "real", [archive.read(name) for name in names], "jpg", (64, 64))
+def test_real_files_are_pillows(real_files, tmp_path):
+    jpegs = real_files("tiny-imagenet-40.zip", ".JPEG")[::20]
+    manifest = write_files(tmp_path / "real", jpegs, "jpg", (64, 64))
     right = by_pillow(manifest)
     with ResidentJpegLoader(request(manifest, None, batch_size=64)) as loader:
         assert len(loader.store.codings) == 2

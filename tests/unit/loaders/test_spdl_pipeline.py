@@ -1,11 +1,11 @@
 """The pipeline of SPDL's loaders, in this process."""
 
 import gc
-import time
 import weakref
 
 import pytest
 from image_fixtures import request, write_dataset
+from process_fixtures import wait_until
 
 pytest.importorskip("spdl.pipeline")
 from gpufeed.loaders.spdl_pipeline import made_here
@@ -30,10 +30,7 @@ def test_an_epoch_that_is_left_keeps_no_batches(tmp_path, taken):
         batches = made_here([*range(20)], attempt, 2, asked, threads=2)
         for _ in range(taken):
             next(batches)
-        deadline = time.monotonic() + 60
-        while len(made) < taken + 5:  # some wait at its end by now
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: len(made) >= taken + 5)  # some wait at its end by now
         batches.close()
         assert not any(one() for one in made)
     finally:

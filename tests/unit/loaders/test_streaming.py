@@ -4,16 +4,15 @@ import gc
 import sys
 import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import psutil
 import pytest
 import torch
 from hostile_fixtures import available, photo, saved
-from image_fixtures import loader_threads, write_dataset, write_files
+from image_fixtures import by_pillow, ids_of, loader_threads, write_dataset, write_files
 from image_fixtures import request as wanted
-from photo_fixtures import COUNT, photos, taken
+from photo_fixtures import COUNT, dali_loader, photos, taken
 from process_fixtures import wait_until
 
 from gpufeed.core.errors import GpufeedError, Skip
@@ -42,22 +41,21 @@ def clean(tmp_path):
 @pytest.mark.parametrize("files", ["manifest", "clean"])
 @pytest.mark.parametrize("batch_size", [7, 20, 64])  # with a smaller last batch, whole ones, one for all
 def test_ranks_and_state_whoever_reads(files, batch_size, request):
-    available("dali_cpu")
     manifest = request.getfixturevalue(files)
-    expected = np.stack(PillowDecoder().decode([path.read_bytes() for path in manifest.paths()]).images)
+    expected = np.stack(by_pillow(manifest))
     for rank in range(2):
-        made = wanted(manifest, None, batch_size=batch_size, rank=rank, world_size=2)
-        with load("loader", "dali_cpu")(made) as loader:
+        asked = {"batch_size": batch_size, "rank": rank, "world_size": 2}
+        with dali_loader(manifest, **asked) as loader:
             assert loader.reads == (files == "clean")
-            orders = [epoch_order(loader.split_ids, made.seed, epoch, True, rank, 2) for epoch in range(3)]
+            orders = [epoch_order(loader.split_ids, 3, epoch, True, rank, 2) for epoch in range(3)]
             came = [next(iter(loader))]  # given up after one batch, which may be the whole epoch
             while loader.epoch < 2:
                 came += loader
             state = loader.state_dict()
-        with load("loader", "dali_cpu")(made) as fresh:
+        with dali_loader(manifest, **asked) as fresh:
             fresh.load_state_dict(state)
             came += fresh
-        assert torch.cat([batch.ids for batch in came]).tolist() == np.concatenate(orders).tolist()
+        assert ids_of(came) == np.concatenate(orders).tolist()
         for batch in came:
             assert np.array_equal(batch.images.numpy(), expected[batch.ids.tolist()])
             assert batch.images.is_contiguous()
@@ -77,16 +75,8 @@ def test_without_a_gpu_it_skips_with_a_sentence(manifest, name):
         load("loader", name)(wanted(manifest, None))
 
 
-@pytest.mark.parametrize("name", [name for name in STREAMING if not LOADERS[name].resizes])
-def test_what_it_would_have_to_resize_is_refused(manifest, name):
-    manifest.info = replace(manifest.info, resize=(16, 16))
-    with pytest.raises(GpufeedError, match="to be resized to 16 x 16 pixels"):
-        load("loader", name)(wanted(manifest, None))
-
-
 def test_without_the_library_it_skips_before_an_epoch(manifest, monkeypatch):
-    available("dali_cpu")
-    loader = load("loader", "dali_cpu")(wanted(manifest, None))
+    loader = dali_loader(manifest)
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)  # as if it were not installed
     with pytest.raises(Skip, match="Decoder dali_cpu needs the package nvidia-dali"):
         loader.open()
@@ -95,11 +85,10 @@ def test_without_the_library_it_skips_before_an_epoch(manifest, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["fed", "read"])
 def test_memory_does_not_grow_over_epochs(tmp_path, path):
-    available("dali_cpu")
     files = photos() if path == "fed" else taken()
     manifest = write_files(tmp_path / "many", files * 10, "jpg", (24, 32))
     process = psutil.Process()
-    with load("loader", "dali_cpu")(wanted(manifest, None, batch_size=64, threads=2)) as loader:
+    with dali_loader(manifest, batch_size=64, threads=2) as loader:
         assert loader.reads == (path != "fed")
         for _ in range(4):
             assert sum(len(batch.ids) for batch in loader) == len(manifest)
@@ -117,11 +106,10 @@ def test_memory_does_not_grow_over_epochs(tmp_path, path):
 
 
 def test_reading_runs_ahead_but_not_without_bound(manifest, monkeypatch):
-    available("dali_cpu")
     read: list[int] = []
     plain = FileReader.read
     monkeypatch.setattr(FileReader, "read", lambda self, i: read.append(i) or plain(self, i))
-    with load("loader", "dali_cpu")(wanted(manifest, None, batch_size=1)) as loader:
+    with dali_loader(manifest, batch_size=1) as loader:
         read.clear()  # `open` looks at files
         iterator = iter(loader)
         next(iterator)
@@ -138,7 +126,6 @@ def test_reading_runs_ahead_but_not_without_bound(manifest, monkeypatch):
 @pytest.mark.parametrize("damage", ["no image", "cut", "gone", "resized"])
 def test_batches_before_a_bad_file_come_whole(files, damage, request):
     """Whoever reads the files, and whether they were right when the loader was opened."""
-    available("dali_cpu")
     manifest = request.getfixturevalue(files)
     bad = manifest.paths()[13]
     contents = {
@@ -146,13 +133,13 @@ def test_batches_before_a_bad_file_come_whole(files, damage, request):
         "cut": bad.read_bytes()[:300],
         "resized": saved("JPEG", photo(16, 16)),
     }
-    with load("loader", "dali_cpu")(wanted(manifest, None, batch_size=4, shuffle=False)) as loader:
+    with dali_loader(manifest, batch_size=4, shuffle=False) as loader:
         if damage == "gone":
             bad.unlink()
         else:
             bad.write_bytes(contents[damage])
         iterator = iter(loader)
-        seen = [i for _ in range(3) for i in next(iterator).ids.tolist()]
+        seen = ids_of(next(iterator) for _ in range(3))
         with pytest.raises(GpufeedError) as error:
             next(iterator)
         assert loader.state_dict()["next_batch"] == 3
@@ -250,8 +237,7 @@ def test_a_usual_batch_is_one_call_and_one_copy(monkeypatch):
 
 
 def test_labels_and_ids_are_no_views_of_the_loaders_own(tmp_path):
-    available("dali_cpu")
-    with load("loader", "dali_cpu")(wanted(write_dataset(tmp_path / "tiny"), None, shuffle=False)) as loader:
+    with dali_loader(write_dataset(tmp_path / "tiny"), shuffle=False) as loader:
         assert loader.reads  # PNG files too, such as those of the contract's tests
         expected = loader.order().tolist()
         for batch in loader:

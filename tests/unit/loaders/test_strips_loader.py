@@ -6,7 +6,6 @@ import weakref
 
 import numpy as np
 import pytest
-import torch
 from image_fixtures import request
 from process_fixtures import wait_until
 from test_strips_set import dataset
@@ -15,7 +14,6 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.decoders.pillow import rgb
 from gpufeed.loaders import strips as module
 from gpufeed.loaders.base import epoch_order
-from gpufeed.loaders.strips import StripsLoader
 from gpufeed.stores.strips_build import build
 
 KINDS = ["colour"] * 20 + ["grayscale"] * 5 + ["png", "progressive"] + ["444"] * 4
@@ -197,36 +195,3 @@ def test_unshuffled_windows_come_strip_by_strip(make, manifest, images_a_window)
     first, second = check_epoch(loader, manifest), check_epoch(loader, manifest)
     assert first == second
     assert sorted(first) == list(range(len(KINDS)))
-
-
-def test_memory_of_an_early_exit_is_given_back(make, images_a_window):
-    loader = make()
-    for _ in loader:
-        break
-    loader.close()
-    loader.close()
-
-
-def test_errors_name_what_is_missing(manifest):
-    with pytest.raises(GpufeedError, match="no strips"):
-        StripsLoader(request(manifest, None))
-    with pytest.raises(GpufeedError, match="a transform for each sample"):
-        StripsLoader(
-            request(manifest, None, strips=manifest.root / "strips.bin", sample_transform=lambda x, i, e: x)
-        )
-
-
-def test_an_error_in_decoding_reaches_the_consumer(make, manifest, monkeypatch):
-    loader = make()
-
-    def broken(units):
-        raise GpufeedError("a strip that is broken", "a whole one", "build it again")
-
-    monkeypatch.setattr(loader.reader, "read", broken)
-    with pytest.raises(GpufeedError, match="a strip that is broken"):
-        next(iter(loader))
-
-
-def test_the_device_is_where_everything_is(make):
-    batch = next(iter(make()))
-    assert {tensor.device for tensor in (batch.images, batch.labels, batch.ids)} == {torch.device("cpu")}

@@ -1,83 +1,21 @@
 """Nobody waits for ever: what gives nothing for long is an error, and can be left."""
 
-import os
 import shutil
-import signal
 import threading
 import time
 
-import numpy as np
 import pytest
-import torch
-from hostile_fixtures import available, photo, saved
+from hostile_fixtures import photo, saved
 from image_fixtures import request, write_dataset, write_files, write_shards
+from photo_fixtures import dali_loader
 
 from gpufeed.core import run_time_estimate
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
-from gpufeed.decoders import parallel
-from gpufeed.decoders.parallel import Files, open_bulk
-from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders import prefetch
 from gpufeed.loaders.base import STUCK_S
 from gpufeed.loaders.prefetch import BatchPrefetcher, Prefetcher
 from gpufeed.loaders.streaming import FileReader
-
-CPU = torch.device("cpu")
-COUNT = 20
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    """Paths of 20 JPEGs of 24 x 16 pixels and their pixels by Pillow, (20, 24, 16, 3)."""
-    folder = tmp_path_factory.mktemp("images")
-    files = [saved("JPEG", photo(24, 16) // 2 + np.uint8(i)) for i in range(COUNT)]
-    paths = [folder / f"{i}.jpg" for i in range(COUNT)]
-    for path, data in zip(paths, files, strict=True):
-        path.write_bytes(data)
-    return [str(path) for path in paths], np.stack(PillowDecoder().decode(files).images)
-
-
-def opened(bulk, paths):
-    bulk.open(Files(list(paths), 24, 16, 5))
-    return bulk
-
-
-def run(bulk, images):
-    """All batches joined: a batch is only valid until the next one, so copies."""
-    return np.concatenate([batch.numpy().copy() for batch in bulk.run(images)])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stopped", [1, 3])
-def test_stuck_processes_cost_one_wait_and_are_killed(images, monkeypatch, stopped):
-    """Not one wait an answer that they owe, and none in close(): SIGTERM waits in a stopped process."""
-    paths, pixels = images
-    with open_bulk("simplejpeg", 3, CPU) as bulk:
-        opened(bulk, paths)
-        processes = [process for process, _ in bulk.workers]
-        for process in processes[:stopped]:
-            os.kill(process.pid, signal.SIGSTOP)
-        monkeypatch.setattr(parallel, "STUCK_S", 3.0)
-        begin = time.perf_counter()
-        with pytest.raises(GpufeedError, match=r"no answer from a decoding process of simplejpeg for 3\.0 s"):
-            run(bulk, 60)
-        assert time.perf_counter() - begin < 6
-        assert not any(process.is_alive() for process in processes)
-        with pytest.raises(GpufeedError, match="no decoding process of simplejpeg left"):
-            run(bulk, 60)
-        with pytest.raises(GpufeedError, match="no decoding process of simplejpeg left"):
-            opened(bulk, paths)
-    with open_bulk("simplejpeg", 3, CPU) as bulk:
-        assert np.array_equal(run(opened(bulk, paths), 10), pixels[:10])
-
-
-def test_a_stuck_process_does_not_keep_close_waiting(images):
-    bulk = opened(open_bulk("simplejpeg", 2, CPU), images[0])
-    os.kill(bulk.workers[1][0].pid, signal.SIGSTOP)
-    begin = time.perf_counter()
-    bulk.close()
-    assert time.perf_counter() - begin < parallel.END_S
 
 
 @pytest.fixture
@@ -140,12 +78,11 @@ def test_a_consumer_that_waits_hears_at_once_of_an_item_and_soon_of_the_end(moun
 def test_a_streaming_loader_on_a_dead_mount_is_an_error(mount, tmp_path, monkeypatch):
     """And it is told by who waits for the files: the thread behind it may wait a little longer."""
     assert BatchPrefetcher.stuck_s > Prefetcher.stuck_s == STUCK_S
-    available("dali_cpu")
     files = [saved("JPEG", photo(24, 32)), saved("GIF", photo(24, 32))] * 4  # GIF: DALI gets bytes
-    made = request(write_files(tmp_path / "files", files, "jpg", (24, 32)), None, batch_size=2)
+    manifest = write_files(tmp_path / "files", files, "jpg", (24, 32))
     monkeypatch.setattr(Prefetcher, "stuck_s", 0.5)
     monkeypatch.setattr(BatchPrefetcher, "stuck_s", 2.0)
-    with load("loader", "dali_cpu")(made) as loader:
+    with dali_loader(manifest, batch_size=2) as loader:
         plain = FileReader.read
         monkeypatch.setattr(FileReader, "read", lambda self, i: mount.wait() and plain(self, i))
         begin = time.perf_counter()

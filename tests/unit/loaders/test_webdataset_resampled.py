@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import psutil
 import pytest
-from image_fixtures import request, write_dataset, write_shards
+from image_fixtures import ids_of, request, write_dataset, write_shards
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.core.errors import GpufeedError
@@ -23,10 +23,6 @@ def manifest(tmp_path_factory):
     made = write_dataset(tmp_path_factory.mktemp("tiny"))
     write_shards(made)
     return made
-
-
-def ids_of(batches) -> list[int]:
-    return [i for batch in batches for i in batch.ids.tolist()]
 
 
 def children() -> set[int]:

@@ -1,4 +1,3 @@
-import errno
 import json
 import os
 import signal
@@ -11,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from data_fixtures import REPOSITORY, disk_full
 from hostile_fixtures import available
 from image_fixtures import pixels, write_cache, write_dataset
 
@@ -21,9 +21,6 @@ from gpufeed.stores.base import info_path
 from gpufeed.stores.cache_fill import RowWriter
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.stores.decoded_cache import build, build_from_rows
-from gpufeed.system.processes import run
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -108,10 +105,7 @@ def test_failed_rebuild_leaves_no_finished_cache(manifest):
 
 
 def test_full_disk(manifest, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    monkeypatch.setattr(os, "posix_fallocate", disk_full, raising=False)
     with pytest.raises(GpufeedError, match="no room to write"):
         build(manifest, "pillow", tmp_path / "pillow.npy")
     assert not list(tmp_path.glob("pillow*"))
@@ -138,7 +132,7 @@ def partials(folder: Path) -> list[Path]:
 def test_killed_build_leaves_nothing_that_looks_finished(manifest, tmp_path, workers):
     path = tmp_path / "pillow.npy"
     command = [sys.executable, "-c", SLOW_BUILD, manifest.root / "manifest.parquet", path, str(workers)]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
     pixels_begin = 128
     while process.poll() is None and not any(any(p.read_bytes()[pixels_begin:]) for p in partials(tmp_path)):
         time.sleep(0.02)
@@ -153,15 +147,6 @@ def test_killed_build_leaves_nothing_that_looks_finished(manifest, tmp_path, wor
     build(manifest, "pillow", path)
     assert np.array_equal(open_cache(path, manifest, verify=True)[5], pixels(5, 8))
     assert partials(tmp_path) == []
-
-
-def die(*_):
-    os._exit(9)
-
-
-def test_dead_worker_is_an_error(monkeypatch):
-    with pytest.raises(GpufeedError, match="a decoding process died"):
-        list(run(die, ([1, 2, 3],), 2))
 
 
 @pytest.fixture

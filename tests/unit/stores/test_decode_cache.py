@@ -4,17 +4,15 @@ import json
 import logging
 
 import numpy as np
-import pandas as pd
 import pytest
 from hostile_fixtures import available, decoder_or_sentence, photo, saved
-from image_fixtures import MEAN, STD
+from image_fixtures import by_pillow, write_files
+from PIL import Image
 
 from gpufeed.core import registry
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import DECODERS, load
-from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.base import Tolerance
-from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.pixel_tolerance import pixel_source
 from gpufeed.stores import cache_fill, decoded_cache
 from gpufeed.stores.base import info_path
@@ -25,29 +23,13 @@ from gpufeed.system import processes
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
 
 
-def jpegs(count: int) -> list[bytes]:
-    """JPEGs of one size, each with a shade of its own."""
-    return [saved("JPEG", photo(24, 32) // 2 + np.uint8(4 * i), quality=90) for i in range(count)]
-
-
 @pytest.fixture
 def manifest(tmp_path):
-    """13 JPEGs of 24 x 32 pixels, number 5 a PNG under a JPEG's name, number 7 a CMYK file."""
-    from PIL import Image
-
-    files = jpegs(13)
+    """13 JPEGs of 24 x 32 pixels, each of its own shade; number 5 is a PNG, number 7 a CMYK file."""
+    files = [saved("JPEG", photo(24, 32) // 2 + np.uint8(4 * i), quality=90) for i in range(13)]
     files[5] = saved("PNG", photo(24, 32))
     files[7] = saved("JPEG", Image.fromarray(photo(24, 32)).convert("CMYK"))
-    rows = []
-    for sample_id, data in enumerate(files):
-        (tmp_path / f"{sample_id}.jpg").write_bytes(data)
-        rows.append((f"{sample_id}.jpg", 0, "train", 24, 32, 3))
-    table = pd.DataFrame(rows, columns=["path", "label", "split", "height", "width", "channels"])
-    return Manifest(tmp_path, DatasetInfo("tiny", "synthetic", ["one"], "test", MEAN, STD), table)
-
-
-def expected(manifest: Manifest) -> list[np.ndarray]:
-    return PillowDecoder().decode([path.read_bytes() for path in manifest.paths()]).images
+    return write_files(tmp_path / "files", files, "jpg", (24, 32))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -59,11 +41,13 @@ def test_every_decoder_builds_it(name, workers, manifest, tmp_path, monkeypatch)
     path = tmp_path / "cache" / f"{name}.npy"
     info = build(manifest, name, path, workers)
     pixels = open_cache(path, manifest, verify=True)
+    assert info == CacheInfo.read(path)
     assert (info.decoder, info.decoder_version) == (name, decoder.version())
+    assert info.tolerance == pixel_source("resident", None, path).tolerance == decoder.tolerance
     assert pixels.shape == (13, 24, 32, 3)
     wrong = [
         decoder.tolerance.exceeded(found, right)
-        for found, right in zip(np.array(pixels), expected(manifest), strict=True)
+        for found, right in zip(np.array(pixels), by_pillow(manifest), strict=True)
     ]
     assert wrong == [None] * 13
 
@@ -152,22 +136,13 @@ def test_another_decoder_builds_where_the_one_asked_for_cannot(
     assert info.decoder_version.startswith(by)
     assert info.because == "This decoder is not for this node."
     assert f"{info.because} {by} builds the cache instead." in caplog.text
-    assert np.array_equal(open_cache(path, manifest), expected(manifest))
+    assert np.array_equal(open_cache(path, manifest), by_pillow(manifest))
 
 
 def test_the_decoder_that_can_build_does(manifest, tmp_path):
     build_or_fall_back(manifest, "opencv", tmp_path / "opencv.npy")
     info = CacheInfo.read(tmp_path / "opencv.npy")
     assert (info.decoder, info.asked_for, info.because) == ("opencv", None, None)
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_the_sidecar_says_how_far_its_pixels_may_be_from_pillow_s(name, manifest, tmp_path):
-    decoder, path = available(name), tmp_path / f"{name}.npy"
-    assert build(manifest, name, path) == CacheInfo.read(path)
-    assert (
-        CacheInfo.read(path).tolerance == pixel_source("resident", None, path).tolerance == decoder.tolerance
-    )
 
 
 def test_a_sidecar_without_a_tolerance_has_that_of_its_decoder(manifest, tmp_path):

@@ -165,12 +165,6 @@ def test_a_bad_file_among_several_sizes_is_named(tmp_path):
         assert not list((manifest.root / "beton").glob("images*"))
 
 
-def test_the_same_bytes_by_any_number_of_processes(manifest, tmp_path):
-    infos = [build(manifest, tmp_path / str(n) / "images.beton", workers=n) for n in (1, 2)]
-    assert infos[0] == infos[1]
-    assert len({(tmp_path / str(n) / "images.beton").read_bytes() for n in (1, 2)}) == 1
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("damage", ["gone", "cut", "resized"])
 def test_a_bad_file_is_named_and_leaves_nothing(manifest, damage, workers):

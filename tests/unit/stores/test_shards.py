@@ -1,9 +1,7 @@
 """Shard sets: the same bytes each time, going on after a kill, and nothing taken for a set that is none."""
 
-import errno
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fixtures import REPOSITORY
+from data_fixtures import REPOSITORY, disk_full
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from image_fixtures import write_dataset, write_files, write_shards
@@ -123,12 +121,8 @@ def test_a_killed_build_goes_on_with_what_it_has_finished(manifest, tmp_path):
 
 def test_where_the_index_does_not_fit_the_shards_are_kept(manifest, tmp_path, monkeypatch):
     path = tmp_path / "shards.json"
-
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(base, "write_whole", full)
+        patch.setattr(base, "write_whole", disk_full)
         with pytest.raises(GpufeedError, match="no room to write"):
             build(manifest, path, shards_per_split=3)
     written = {name: name.stat().st_mtime_ns for name in path.parent.glob("*.tar")}

@@ -1,14 +1,13 @@
 """The strip set of whole datasets: what is joined, what is left over, and that nothing is lost."""
 
-import errno
 import io
-import os
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from data_fixtures import disk_full
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from image_fixtures import MEAN, STD, strip_bytes
@@ -57,7 +56,6 @@ FILES = {
     "empty": lambda seed: b"",
     "not an image": lambda seed: b"not an image",
 }
-ROOT = Path(__file__).parents[3]
 JOINABLE = ("colour", "444", "grayscale", "smaller")
 
 
@@ -179,14 +177,6 @@ def test_limits_of_a_strip(manifest, path, monkeypatch):
     assert build(manifest, path).left_over[building.TOO_LARGE] == [*range(12), 13]
 
 
-def test_nothing_to_join(tmp_path, path):
-    manifest = dataset(tmp_path, ["png"] * 3)
-    info = build(manifest, path)
-    strips = open_strips(path, manifest, verify=True)
-    assert (info.strips, info.strip_bytes, strips.left_over().tolist()) == (0, 0, [0, 1, 2])
-    assert strips.strips == []
-
-
 def test_decoding_into_a_buffer(manifest, path):
     build(manifest, path)
     strips = open_strips(path, manifest)
@@ -253,11 +243,7 @@ def test_file_that_changes_during_the_build_is_left_over(manifest, path, monkeyp
 
 def test_failed_build_leaves_nothing_that_looks_finished(manifest, path, monkeypatch):
     build(manifest, path)
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(building, "write_index", full)
+    monkeypatch.setattr(building, "write_index", disk_full)
     with pytest.raises(GpufeedError, match="no room to write"):
         build(manifest, path)
     assert not list(path.parent.glob("*.partial"))

@@ -82,14 +82,6 @@ def test_a_loader_reads_no_byte_that_it_does_not_decode(manifest, whole_reads):
     assert whole_reads == []
 
 
-def test_a_loader_still_looks_at_size_and_index(manifest):
-    path = path_of(manifest)
-    with path.open("ab") as file:
-        file.write(b"\0")
-    with pytest.raises(GpufeedError, match="bytes in"), StripsLoader(request(manifest, None, strips=path)):
-        pass
-
-
 def test_a_sweep_verifies_once_for_all_its_points(manifest, whole_reads):
     files = Files([], 32, 32, 6, manifest.root / "manifest.parquet", path_of(manifest))
     for cores in (1, 2):

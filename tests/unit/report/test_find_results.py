@@ -158,22 +158,23 @@ def test_where_all_repeats_were_disturbed_no_cell_is_named(tmp_path):
     assert "more than 5 % of the cores, up to 25 %, during all 4 repeats" in text
 
 
-@pytest.mark.parametrize("kind", ["sweeps", "builds", "evaluations"])
+@pytest.mark.parametrize("kind", ["paths", "sweeps", "builds", "evaluations"])
 def test_own_results_of_any_kind_win_over_published_ones(tmp_path, kind):
     of = made.cell("overlap", OURS)
     made.write_speeds(tmp_path / "reference/h200", of, [100])
+    own = made.write_speeds(tmp_path, of, [200]) if kind == "paths" else []
     if kind == "sweeps":
         swept.write_sweeps(tmp_path, decoders=["simplejpeg"])
     elif kind == "builds":
         write_build(tmp_path, "pillow")
-    else:
+    elif kind == "evaluations":
         path = tmp_path / f"models/{OURS}/{of.id}/evaluation.json"
         path.parent.mkdir(parents=True)
         path.write_text("{")  # damaged, and own all the same
     plan = plan_of([of.id], sweep=["simplejpeg"], builds=["pillow-all"])
     found, text, _ = report(tmp_path, plan)
     assert not found.reference
-    assert found.paths == []
+    assert found.paths == own
     assert len(getattr(found, kind)) == 1
     assert "Nothing has been measured here yet" not in text
 

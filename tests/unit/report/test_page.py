@@ -8,6 +8,7 @@ from html import unescape
 import pandas as pd
 import pytest
 import record_fixtures as made
+from report_fixtures import page_of
 
 from gpufeed.core.config import ROOT
 from gpufeed.report import page, publish
@@ -59,9 +60,7 @@ def test_the_environment_names_every_gpu_by_its_uuid_and_all_packages_by_a_diges
         software = {"packages": 9, "digest": "0a", "container": "my.sif" if repeat else None}
         written.append(replace(one, environment=one.environment | {"gpu": card, "software": software}))
     made.write(tmp_path, *written)
-    plan = made.plan_info({"pipelining": [cell.id]})
-    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "report.html")
-    html = (tmp_path / "report.html").read_text()
+    html = page_of(tmp_path, made.plan_info({"pipelining": [cell.id]}))
     assert "<dt>GPU UUID</dt><dd>GPU-a, GPU-b</dd>" in html
     assert "9 packages, digest 0a; 9 packages, digest 0a, container my.sif</dd>" in html
 
@@ -95,20 +94,15 @@ def test_the_same_records_give_the_same_page(tmp_path):
     of = made.cell("overlap")
     made.write_speeds(tmp_path, of, [100, 110])
     plan = made.plan_info({"pipelining": [of.id]}, repeats=2)
-    pages = []
-    for name in ("a.html", "b.html"):
-        publish.report(tmp_path, ["pipelining"], plan, tmp_path / name)
-        pages.append((tmp_path / name).read_bytes())
-    assert pages[0] == pages[1]
+    assert page_of(tmp_path, plan) == page_of(tmp_path, plan)
 
 
 def test_without_own_records_the_published_ones_are_shown_and_named(tmp_path):
     of = made.cell("overlap")
     made.write_speeds(tmp_path / "reference/h200", of, [100, 110])
-    found = publish.report(
-        tmp_path, ["pipelining"], made.plan_info({"pipelining": ["x"]}), tmp_path / "r.html"
-    )
-    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    plan, out = made.plan_info({"pipelining": ["x"]}), tmp_path / "r.html"
+    found = publish.report(tmp_path, ["pipelining"], plan, out)
+    html = out.read_text(encoding="utf-8")
     assert found.reference
     assert "These are reference records" in html
     assert "shows published runs on NVIDIA H200" in " ".join(html.split())
@@ -131,6 +125,11 @@ def test_the_pages_of_a_folder_lead_to_each_other(tmp_path):
         assert links == expected
     publish.report(tmp_path, ["one"], plan, tmp_path / "elsewhere" / "report.html")
     assert "Other pages" not in (tmp_path / "elsewhere" / "report.html").read_text(encoding="utf-8")
+
+
+def answer_of(html):
+    """What a page says before its first experiment."""
+    return html[html.index('id="answer"') : html.index('id="experiment-')]
 
 
 def links_of(path):
@@ -171,9 +170,8 @@ def test_only_pages_of_the_plan_are_linked_and_changed(two_pages):
     publish.report(folder, ["two"], plan, folder / "report-two.html")
     assert links_of(page) == ["report-two.html"]
     assert links_of(folder / "report-two.html") == ["report-one.html"]
-    assert {name: (folder / name).read_bytes() for name in others if name != "report-two.html"} == {
-        name: body for name, body in others.items() if name != "report-two.html"
-    }
+    del others["report-two.html"]
+    assert {name: (folder / name).read_bytes() for name in others} == others
 
 
 def test_without_locks_no_page_but_its_own_is_written(two_pages, monkeypatch):
@@ -195,23 +193,10 @@ def test_a_page_opens_with_its_answer(report):
     assert text.index('class="answer"') < text.index("finished") < text.index("Not measured yet")
 
 
-def test_own_records_win_over_published_ones(tmp_path):
-    of = made.cell("overlap")
-    made.write_speeds(tmp_path / "reference/h200", of, [100])
-    own = made.write_speeds(tmp_path, of, [200])
-    plan = made.plan_info({"pipelining": [of.id]}, repeats=1)
-    found = publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
-    assert (found.paths, found.reference) == (own, False)
-    assert publish.say_missing(found, plan) == ""
-
-
 @pytest.mark.parametrize(
     ("planned", "said"),
     [
-        (
-            "snakemake {target} --cores 8 --configfile a{b}.yaml",
-            "snakemake demo --cores 8 --configfile a{b}.yaml",
-        ),
+        ("snakemake {target} --configfile a{b}.yaml", "snakemake demo --configfile a{b}.yaml"),
         ("snakemake --cores 8", "snakemake --cores 8 demo"),
     ],
 )
@@ -231,14 +216,10 @@ def test_the_command_has_as_many_cores_as_its_cells_want():
 
 
 def test_the_answer_says_how_many_pipelines_were_not_measured(tmp_path):
-    ids = [
-        made.cell(loader).id for loader in ("overlap", "resident", "replay", "dali_gpu", "dataloader_workers")
-    ]
-    ids.append(made.cell("overlap", batch_size=64).id)
+    loaders = ("overlap", "resident", "replay", "dali_gpu", "dataloader_workers")
+    ids = [*(made.cell(loader).id for loader in loaders), made.cell("overlap", batch_size=64).id]
     made.write_speeds(tmp_path, made.cell("overlap"), [100])
-    publish.report(tmp_path, ["pipelining"], made.plan_info({"pipelining": ids}), tmp_path / "r.html")
-    html = (tmp_path / "r.html").read_text(encoding="utf-8")
-    answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
+    answer = answer_of(page_of(tmp_path, made.plan_info({"pipelining": ids})))
     left = "dali_gpu, dataloader_workers and resident"
     assert f"Not measured here: 4 of 5 pipelines of this experiment. Not measured at all: {left}." in answer
     assert 'href="#missing-pipelining"' in answer
@@ -254,9 +235,8 @@ def test_a_skipped_pipeline_is_not_measured_and_its_loader_is_named(tmp_path):
     made.write(tmp_path, made.unfinished(skipped, "skipped", "no GPU here"))
     made.write(tmp_path, made.unfinished(failed, "failed", "it broke"))
     plan = made.plan_info({"pipelining": [one.id for one in (skipped, failed, done)]}, repeats=1)
-    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
-    html = (tmp_path / "r.html").read_text(encoding="utf-8")
-    answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
+    html = page_of(tmp_path, plan)
+    answer = answer_of(html)
     assert "Not measured here: 2 of 3 pipelines" in answer
     assert "Not measured at all: dali_gpu and host_cache." in answer
     assert 'href="#troubles-pipelining"' in answer
@@ -265,30 +245,22 @@ def test_a_skipped_pipeline_is_not_measured_and_its_loader_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("planned", "states", "said"),
+    ("planned", "states", "count", "loaders"),
     [
-        ("overlap", "done", ""),
-        ("overlap resident", "skipped failed", ""),  # the page says that nothing is measured
-        ("overlap overlap", "done failed", "Not measured here: 1 of 2 pipelines of this experiment."),
-        (
-            "overlap a b c d e",
-            "done",
-            "Not measured here: 5 of 6 pipelines of this experiment. Not measured at all: a, b, c and 2 more "
-            "loaders.",
-        ),
-        (
-            "overlap my-loader.py:Loader",
-            "done",
-            "Not measured here: 1 of 2 pipelines of this experiment. Not measured at all: "
-            "my-loader.py:Loader.",
-        ),
+        ("overlap", "done", "", ""),
+        ("overlap resident", "skipped failed", "", ""),  # the page says that nothing is measured
+        ("overlap overlap", "done failed", "1 of 2", ""),
+        ("overlap a b c d e", "done", "5 of 6", "a, b, c and 2 more loaders"),
+        ("overlap my-loader.py:Loader", "done", "1 of 2", "my-loader.py:Loader"),
     ],
 )
-def test_what_is_not_measured(planned, states, said):
-    loaders = {f"cell {number}": loader for number, loader in enumerate(planned.split())}
+def test_what_is_not_measured(planned, states, count, loaders):
+    cells = {f"cell {number}": loader for number, loader in enumerate(planned.split())}
     states = states.split()
-    records = pd.DataFrame({"cell_id": [*loaders][: len(states)], "status": states})
-    assert page.unmeasured(loaders, records) == said
+    records = pd.DataFrame({"cell_id": [*cells][: len(states)], "status": states})
+    said = f"Not measured here: {count} pipelines of this experiment." if count else ""
+    said += f" Not measured at all: {loaders}." if loaders else ""
+    assert page.unmeasured(cells, records) == said
 
 
 def test_the_code_to_paste_names_the_class_folders_that_were_measured(tmp_path, monkeypatch):
@@ -305,9 +277,7 @@ def test_the_code_to_paste_names_the_class_folders_that_were_measured(tmp_path, 
     plan["folders"] = {measured[0].dataset: str(own), "another": "/not/measured"}
 
     def named():
-        publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
-        text = unescape((tmp_path / "r.html").read_text(encoding="utf-8"))
-        return {*re.findall(r'FOLDER = Path\("(.*?)"\)', text)}
+        return {*re.findall(r'FOLDER = Path\("(.*?)"\)', unescape(page_of(tmp_path, plan)))}
 
     assert named() == {f"{own}/photos"}
     assert calls == [str(own)]  # once for all rows
@@ -320,9 +290,8 @@ def test_a_pipeline_above_its_ceiling_is_told_wherever_the_share_is_shown(tmp_pa
     made.write_speeds(tmp_path, of, [2428, 2599, 2800])
     made.write_speeds(tmp_path, ceiling, [699, 896, 946])
     plan = made.plan_info({"pipelining": [of.id, ceiling.id]})
-    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
-    html = (tmp_path / "r.html").read_text(encoding="utf-8")
-    answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
+    html = page_of(tmp_path, plan)
+    answer = answer_of(html)
     table = html[html.index('id="board-pipelining"') : html.index("</table>")]
     caption = re.findall("<figcaption>(.*?)</figcaption>", html, re.DOTALL)[0]
     assert "290\u00a0% of the limit: the measurement was disturbed" in answer
@@ -337,9 +306,7 @@ def test_repeats_that_were_taken_up_again_are_told(tmp_path, whole):
     ran = [made.record(of, repeat, top1=0.5) for repeat in range(whole)]
     again = made.resumed(made.record(of, whole, 123456.0, top1=0.5), 200, 400)
     made.write(tmp_path, *ran, again)
-    ids = {"pipelining": [of.id]}
-    publish.report(tmp_path, list(ids), made.plan_info(ids), tmp_path / "report.html")
-    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    html = page_of(tmp_path, made.plan_info({"pipelining": [of.id]}))
     words = "1 of 1 finished repeat went on" if not whole else "1 of 3 finished repeats went on"
     assert html.count(words) == 1
     assert "No pipeline has a finished repeat yet" not in html
@@ -360,7 +327,6 @@ def test_long_errors_are_folded(tmp_path):
     of = made.cell("overlap", "demo")
     long = "Found a broken file. " * 40
     made.write(tmp_path, made.unfinished(of, "failed", long))
-    publish.report(tmp_path, ["demo"], made.plan_info({"demo": [of.id]}), tmp_path / "report.html")
-    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    html = page_of(tmp_path, made.plan_info({"demo": [of.id]}))
     part = html[html.index("<h3>Skipped and failed") :]
     assert part.index(long[:200]) < part.index("All of the message") < part.index(long.strip())

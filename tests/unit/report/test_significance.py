@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import record_fixtures as made
+from report_fixtures import cells_of
 
-from gpufeed.report import load_records, tables
 from gpufeed.report.significance import standing
 
 
@@ -17,7 +17,7 @@ def row(results, loader, rates, cards):
         one = made.record(of, number, rate)
         gpu = one.environment["gpu"] | {"uuid": card}
         repeats.append(replace(one, environment=one.environment | {"gpu": gpu}))
-    (found,) = tables.cells(load_records.read_records(made.write(results, *repeats))).to_dict("records")
+    (found,) = cells_of(made.write(results, *repeats)).to_dict("records")
     return found
 
 

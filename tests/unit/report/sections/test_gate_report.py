@@ -5,6 +5,7 @@ from html import unescape
 
 import pytest
 import record_fixtures as made
+from report_fixtures import page_of
 
 from gpufeed.core.equivalence_verdict import Verdict, variant
 from gpufeed.report import load_records, publish
@@ -107,8 +108,7 @@ def test_a_row_for_each_loader_with_a_record(results):
 
 def test_the_page_shows_what_failed_and_why_and_gives_it_no_timing(results):
     folder, plan = results
-    publish.report(folder, ["pipelining"], plan, folder / "report.html")
-    html = (folder / "report.html").read_text(encoding="utf-8")
+    html = page_of(folder, plan)
     section = html[html.index('<section id="same">') :]
     section = section[: section.index("</section>")]
     assert "<b>label</b>" not in section
@@ -129,8 +129,7 @@ def test_a_damaged_verdict_is_a_row_that_says_so(results):
     whole, damaged = equivalence.judged(sorted(path.parent.glob("*.json")))
     assert (whole.status, whole.largest, damaged.status) == ("passed", "13", "damaged")
     assert "no readable verdict" in damaged.troubles[0][1]
-    publish.report(folder, ["pipelining"], plan, folder / "report.html")
-    assert "no readable verdict" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "no readable verdict" in page_of(folder, plan)
 
 
 def test_published_verdicts_are_shown_with_published_records(results, tmp_path_factory):
@@ -189,5 +188,4 @@ def test_the_page_says_what_was_made_of_the_images(results):
     folder, plan = results
     words = "a file with long sides of at most 500 pixels"
     write(folder, "resident", loading={"decoder": "a", "images": 1, "fell_back": {}, "images_from": words})
-    publish.report(folder, ["pipelining"], plan, folder / "report.html")
-    assert f"It reads {words}." in (folder / "report.html").read_text(encoding="utf-8")
+    assert f"It reads {words}." in page_of(folder, plan)

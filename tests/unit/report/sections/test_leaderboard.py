@@ -8,16 +8,12 @@ import ceilings_fixtures
 import pandas as pd
 import pytest
 import record_fixtures as made
+from report_fixtures import read
 
 from gpufeed.report import downloads, load_records, tables, verdicts
 from gpufeed.report.sections import ceilings, ceilings_rows, leaderboard
 
 COMMON = {"augment": "cpu", "batch_size": 32}
-
-
-def read(paths):
-    table = load_records.read_records(paths)
-    return tables.cells(table), table
 
 
 def titles(board):
@@ -194,14 +190,6 @@ def test_the_script_is_that_of_the_cell_with_what_its_record_knows(tmp_path):
     compile(call.text, "call", "exec")
 
 
-def test_the_script_names_the_folder_that_the_user_measured(tmp_path):
-    of = made.cell("dataloader_sync")
-    measured = read(made.write(tmp_path, made.record(of)))
-    for folders, named in (({of.dataset: "/home/me/images"}, "/home/me/images"), ({}, f"data/{of.dataset}/")):
-        (call,) = leaderboard.board(*measured, folders).calls
-        assert f'FOLDER = Path("{named}' in call.text
-
-
 def test_the_script_has_the_share_of_the_jpeg_engines_that_the_loader_took(tmp_path):
     of, loading = made.cell("dali_gpu", batch_size=4), {"decoder": "dali_gpu", "images": 8, "fell_back": {}}
     record = replace(made.record(of), loading=loading | {"hw_decoder_load": 0.0, "jpeg_engines": 7})
@@ -238,10 +226,3 @@ def test_a_rate_is_told_as_the_start_of_an_epoch_and_the_steady_rate(tmp_path):
     assert float(steady.small.split()[1]) == pytest.approx(0.5, abs=0.01)
     assert steady.small.endswith("s, n = 1")
     assert steady.value == pytest.approx(float(steady.text.replace(",", "")), rel=0.01)
-
-
-def test_a_script_of_several_devices_takes_its_share(tmp_path):
-    of = made.cell("dataloader_sync", trainer="lightning", devices=4)
-    board = leaderboard.board(*read(made.write(tmp_path, made.record(of))))
-    assert "DistributedSampler(dataset, WORLD_SIZE, RANK, seed=SEED)" in board.calls[0].text
-    assert 'torch.device("cuda", int(os.environ["LOCAL_RANK"]))' in board.calls[0].text

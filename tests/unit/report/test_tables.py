@@ -135,21 +135,24 @@ def test_a_partly_failed_cell_counts_what_finished_and_says_why(tmp_path):
     assert pd.isna(table.loc["resident", "images_per_s"])
 
 
-@settings(max_examples=40)
-@given(st.one_of(st.binary(max_size=200), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(
-    lambda value: json.dumps(value).encode()
-)))  # fmt: skip
-def test_a_damaged_record_is_a_row_that_says_so(tmp_path_factory, content):
-    path = tmp_path_factory.mktemp("x") / "records/pipelining/cell-1/4.json"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(content)
-    table = load_records.read_records([path])
-    row = table.iloc[0]
-    assert row[["experiment", "cell_id", "repeat", "status"]].tolist() == [
-        "pipelining", "cell-1", 4, "damaged",
-    ]  # fmt: skip
-    assert row["sentence"]
-    assert tables.cells(table)["status"].tolist() == ["damaged"]
+any_json = st.recursive(st.none() | st.integers() | st.text(), st.lists)
+any_content = st.binary(max_size=200) | any_json.map(lambda value: json.dumps(value).encode())
+
+
+@settings(max_examples=8)
+@given(st.lists(any_content, min_size=5, max_size=5))
+def test_a_damaged_record_is_a_row_that_says_so(tmp_path_factory, contents):
+    paths = []
+    for number, content in enumerate(contents):
+        path = tmp_path_factory.mktemp("x") / f"records/pipelining/cell-{number}/4.json"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        paths.append(path)
+    table = load_records.read_records(paths)
+    told = table[["experiment", "cell_id", "repeat", "status"]].to_numpy().tolist()
+    assert told == [["pipelining", f"cell-{number}", 4, "damaged"] for number in range(5)]
+    assert table["sentence"].all()
+    assert tables.cells(table)["status"].tolist() == ["damaged"] * 5
 
 
 def test_no_records_no_rows():

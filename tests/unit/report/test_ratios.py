@@ -98,14 +98,6 @@ def test_pairs_take_out_what_both_sides_share():
     assert difference(unpaired_ratio(faster, drift)) == SAME
 
 
-def test_six_pairs_differ_only_if_all_of_them_do():
-    base = [100.0, 100.4, 99.7, 100.2, 99.9, 100.1]
-    factors = [1.05, 1.06, 1.04, 1.05, 1.07, 1.05]
-    assert difference(paired_ratio((f * v, v) for f, v in zip(factors, base, strict=True))) == FASTER
-    factors[2] = 1.02
-    assert difference(paired_ratio((f * v, v) for f, v in zip(factors, base, strict=True))) == SAME
-
-
 def test_two_clusters_keep_the_ratio_of_medians_in_its_interval():
     slow, fast = [1.0 + i / 1000 for i in range(10)], [2.0 + i / 1000 for i in range(10)]
     found = unpaired_ratio([*slow, *fast[:9]], [*slow[:9], *fast])
@@ -204,14 +196,6 @@ def test_a_second_record_beside_a_quiet_first_is_not_spoken_of(tmp_path):
     first, later = beside(at(0, "resident", 0, 100), 0.0), beside(at(9, "resident", 0, 200), 0.02)
     (row,) = read_records(write(tmp_path, first) + write(tmp_path, later, name="{}-again")).to_dict("records")
     assert (row["images_per_s"], row["measured_again"]) == (100, False)
-
-
-def test_two_runs_one_after_the_other_do_not_pair(tmp_path):
-    first = [at(repeat, "resident", repeat, 150 + repeat) for repeat in range(6)]
-    second = [at(60 + repeat, "overlap", repeat, 100 + repeat) for repeat in range(6)]
-    assert paired_repeats(*read(tmp_path, *first, *second)).empty
-    found = ratio_of_repeats(*read(tmp_path, *first, *second))
-    assert (found.paired, found.n, difference(found)) == (False, 6, FASTER)
 
 
 def test_repeats_of_other_gpus_do_not_pair(tmp_path):

@@ -322,15 +322,6 @@ def test_pipelining_is_answered_for_the_host_first_then_overlap_then_resident(tm
     assert at == sorted(at)
 
 
-def test_other_experiments_are_answered_with_the_fastest(tmp_path):
-    axes = {"experiment": "hybrid_gpu", "batch_size": 32}
-    paths = made.write_speeds(tmp_path, made.cell("resident", **axes), [300, 310])
-    paths += made.write_speeds(tmp_path, made.cell("dataloader_sync", **axes), [100, 101])
-    verdict = verdict_on(paths)
-    assert verdict.sentence.startswith("resident: 305 images/s")
-    assert "Its range lies above that of the one other pipeline" in verdict.sentence
-
-
 LEVEL = ("not distinguishable", "not distinguishable from", "not distinguishable from the limit")
 BUSY = "machine too busy to tell it from the limit"
 

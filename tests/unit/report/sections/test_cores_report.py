@@ -39,8 +39,13 @@ def measured(folder, blocks=3, shares=SHARES):
     return cells_of(made.write(folder, *records))
 
 
-def test_au_is_of_the_replay_on_as_many_cores_in_the_same_block(tmp_path):
-    (panel,) = cores.measured(measured(tmp_path))
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    return measured(tmp_path_factory.mktemp("results"))
+
+
+def test_au_is_of_the_replay_on_as_many_cores_in_the_same_block(cells):
+    (panel,) = cores.measured(cells)
     found = {(row["loader"], row["cores_asked"]): row for _, row in panel.iterrows()}
     assert set(found) == {
         (name, n) for name, by_cores in SHARES.items() for n in by_cores if name != "replay"
@@ -52,8 +57,7 @@ def test_au_is_of_the_replay_on_as_many_cores_in_the_same_block(tmp_path):
     assert found["dataloader_workers", 16]["workers"] == 16
 
 
-def test_the_fewest_cores_that_feed_a_model(tmp_path):
-    cells = measured(tmp_path)
+def test_the_fewest_cores_that_feed_a_model(cells):
     (panel,) = cores.measured(cells)
     never = dict.fromkeys(("dataloader_workers", "host_cache"))
     assert cores.fewest(panel) == {"resident": 2, "dali_cpu": 8, **never}
@@ -96,8 +100,8 @@ def test_where_cores_are_not_varied_there_is_no_answer(tmp_path):
 
 
 @pytest.mark.usefixtures("drawn")
-def test_the_figure_has_a_labelled_line_a_loader(tmp_path):
-    figure = cores.draw(measured(tmp_path))
+def test_the_figure_has_a_labelled_line_a_loader(cells):
+    figure = cores.draw(cells)
     (axis,) = figure.axes
     labels = {text.get_text(): text for text in axis.texts}
     assert set(labels) == set(SHARES) - {"replay"}

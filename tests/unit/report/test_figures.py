@@ -19,6 +19,14 @@ def pipelining(tmp_path_factory):
     return cells_of(sorted(results.glob("records/*/*/*.json")))
 
 
+def throughput(paths):
+    return figures.throughput(cells_of(paths))
+
+
+def names_in(axis):
+    return [label.get_text() for label in axis.get_yticklabels()]
+
+
 def test_throughput_shows_every_number_as_text(pipelining):
     said = words_of(figures.throughput(pipelining))
     assert "19,000 (93 % of limit)" in said
@@ -29,7 +37,7 @@ def test_throughput_shows_every_number_as_text(pipelining):
 
 def test_bars_have_the_median_and_whiskers_the_range(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap"), [100, 120, 180])
-    axis = figures.throughput(cells_of(paths)).axes[0]
+    axis = throughput(paths).axes[0]
     assert [bar.get_width() for bar in axis.patches] == [120]
     (whisker,) = axis.collections[0].get_segments()
     assert sorted(point[0] for point in whisker) == [100, 180]
@@ -37,28 +45,24 @@ def test_bars_have_the_median_and_whiskers_the_range(tmp_path):
 
 def test_a_pipeline_that_is_compared_with_nothing_is_drawn_only_alone(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap", batch_size=64), [100])
-    (axis,) = figures.throughput(cells_of(paths)).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["overlap: 100"]
+    (axis,) = throughput(paths).axes
+    assert names_in(axis) == ["overlap: 100"]
     paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=128), [120])
-    (axis,) = figures.throughput(cells_of(paths)).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == [
-        "batch 128, resident: 120",
-        "batch 64, overlap: 100",
-    ]
+    (axis,) = throughput(paths).axes
+    assert names_in(axis) == ["batch 128, resident: 120", "batch 64, overlap: 100"]
     assert "synthetic_224" in axis.get_title(loc="left")  # what they share
     assert "batch" not in axis.get_title(loc="left")
     paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=64), [130])
-    (axis,) = figures.throughput(cells_of(paths)).axes
+    (axis,) = throughput(paths).axes
     assert "batch 64" in axis.get_title(loc="left")
 
 
 def test_a_bar_says_that_its_limit_was_not_measured_where_others_have_one(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("resident"), [120])
-    cells = cells_of(paths)
-    assert "limit" not in words_of(figures.throughput(cells))
+    assert "limit" not in words_of(throughput(paths))
     for loader, graphs in (("overlap", True), ("replay", True)):
         paths += made.write_speeds(tmp_path, made.cell(loader, cuda_graphs=graphs), [100])
-    said = words_of(figures.throughput(cells_of(paths)))
+    said = words_of(throughput(paths))
     assert "120 (limit not measured)" in said
     assert "limit: compute only (replay), one repeat" in said
 
@@ -84,7 +88,7 @@ def test_of_many_tasks_those_with_most_pipelines_are_drawn_and_the_others_counte
 
 def test_of_many_tasks_with_one_pipeline_the_fastest_are_drawn(tmp_path):
     (axis,) = figures.breakdown(tasks_of(tmp_path, figures.MOST_ROWS + 5, ["resident"])).axes
-    names = [label.get_text() for label in axis.get_yticklabels()]
+    names = names_in(axis)
     assert len(names) == figures.MOST_ROWS
     assert names[0].startswith(f"batch {figures.MOST_ROWS + 5}: ")
     assert "5 slower ones are in the table" in axis.get_title(loc="left")
@@ -97,12 +101,9 @@ def test_of_too_many_pipelines_those_without_jpeg_engines_stay_in_the_figure(tmp
     for share, graphs in ((None, True), (0.0, True), (None, False)):
         of = made.cell("dali_gpu", hw_decoder_load=share, cuda_graphs=graphs)
         paths += made.write_speeds(tmp_path, of, [200 + graphs])
-    (axis,) = figures.throughput(cells_of(paths)).axes
-    names = [label.get_text() for label in axis.get_yticklabels()]
-    assert [re.split(", CUDA|:", name)[0] for name in names[:2]] == [
-        "dali_gpu",
-        "dali_gpu, without JPEG engines",
-    ]
+    (axis,) = throughput(paths).axes
+    names = [re.split(", CUDA|:", name)[0] for name in names_in(axis)[:2]]
+    assert names == ["dali_gpu", "dali_gpu, without JPEG engines"]
     assert "1 slower one is in the table" in axis.get_title(loc="left")
 
 
@@ -145,7 +146,7 @@ def test_a_setting_that_differs_between_loaders_alone_has_no_panel(tmp_path):
 def test_what_touches_the_ceiling_has_no_percentage(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap"), [210, 220])
     paths += made.write_speeds(tmp_path, made.cell("replay"), [200, 210, 215])
-    said = words_of(figures.throughput(cells_of(paths)))
+    said = words_of(throughput(paths))
     assert "not distinguishable" in said
     assert "%" not in said
     assert "limit: compute only (replay), median over n = 3, band: range" in said
@@ -163,7 +164,7 @@ def test_what_touches_the_ceiling_has_no_percentage(tmp_path):
 def test_what_is_above_the_ceiling_is_not_called_indistinguishable(tmp_path, speeds, words):
     paths = made.write_speeds(tmp_path, made.cell("overlap"), speeds)
     paths += made.write_speeds(tmp_path, made.cell("replay"), [200, 210, 215])
-    said = " ".join(words_of(figures.throughput(cells_of(paths))).split())
+    said = " ".join(words_of(throughput(paths)).split())
     assert words in said
     assert "not distinguishable" not in said
 
@@ -195,9 +196,7 @@ def test_the_same_records_give_the_same_bytes(pipelining):
 def test_ids_of_inline_figures_do_not_clash(pipelining):
     svg = style.to_svg(figures.throughput(pipelining))
     one, other = (style.inline_svg(svg, prefix, 'a "title" & more') for prefix in ("one", "other"))
-    ids = [
-        {element.get("id") for element in ET.fromstring(text).iter() if element.get("id")}
-        for text in (one, other)
-    ]
-    assert ids[0]
-    assert not ids[0] & ids[1]
+    elements = ([*ET.fromstring(text).iter()] for text in (one, other))
+    ids, others = ({element.get("id") for element in each} - {None} for each in elements)
+    assert ids
+    assert not ids & others

@@ -32,16 +32,13 @@ def test_the_answer_names_the_best_its_ceiling_n_and_hardware(tmp_path):
     paths += made.write_speeds(tmp_path, free("replay"), [610, 610])
     verdict = verdict_on(paths)
     said = verdict.sentence
-    assert said.startswith(
-        "overlap, 2 workers, the highest median of those that load from the host: 305 images/s"
-    )
+    first = "overlap, 2 workers, the highest median of those that load from the host: 305 images/s"
+    assert said.startswith(first)
     assert "(median, range 300 to 310, n = 2)" in said
     assert "NVIDIA H200" in verdict.subject
     assert "50 % of the compute-only limit (replay), 610 images/s (median, range 610 to 610, n = 2)" in said
-    assert (
-        verdict.lead
-        == "overlap, 2 workers: 305 images/s, 3.03x the rate of dataloader_sync, 50 % of the limit"
-    )
+    lead = "overlap, 2 workers: 305 images/s, 3.03x the rate of dataloader_sync, 50 % of the limit"
+    assert verdict.lead == lead
     assert "faster than" not in said  # two repeats have no interval
     assert "Its rate is 3.03x (range 2.97x to 3.10x, n = 2) that of dataloader_sync (augment cpu)" in said
     assert "the ranges keep apart, and fewer than 6 repeats say no more." in said
@@ -186,9 +183,8 @@ def test_overlapping_ranges_are_not_called_faster(tmp_path):
     verdict = verdict_on(paths)
     said = verdict.sentence
     assert "is faster" not in said
-    assert (
-        "It is not shown to be faster than dataloader_sync (augment cpu), which runs at 110 images/s" in said
-    )
+    plain = "dataloader_sync (augment cpu), which runs at 110 images/s"
+    assert f"It is not shown to be faster than {plain}" in said
     assert "the ratio is 1.11x (range 0.96x to 1.30x, n = 2)." in said
     assert (
         verdict_on(paths).lead
@@ -215,15 +211,18 @@ def test_nothing_finished_no_answer(tmp_path):
     assert claims.notebook_claims(cells_of(paths)) == []
 
 
-def claims_of(tmp_path, speeds, wait_share=0.5, gpu=made.H200, repeats=2):
-    """Answers by claim, for {(workers, synchronise): images/s}."""
+def claims_on(paths) -> dict[str, verdicts.Verdict]:
+    """The answers to the notebook's claims by claim."""
+    return {verdict.claim: verdict for verdict in claims.notebook_claims(cells_of(paths))}
+
+
+def claims_of(tmp_path, speeds, repeats=2):
+    """As `claims_on`, for {(workers, synchronise): images/s}."""
     paths = []
     for (workers, synchronise), speed in speeds.items():
         of = free("dataloader_workers" if workers else "dataloader_sync", workers, synchronise=synchronise)
-        paths += made.write_speeds(
-            tmp_path, of, [speed, speed * 1.01][:repeats], wait_share=wait_share, gpu=gpu
-        )
-    return {verdict.claim: verdict for verdict in claims.notebook_claims(cells_of(paths))}
+        paths += made.write_speeds(tmp_path, of, [speed, speed * 1.01][:repeats], wait_share=0.5)
+    return claims_on(paths)
 
 
 @pytest.mark.parametrize(
@@ -278,12 +277,12 @@ def test_claim_of_the_right_number_of_workers(tmp_path, sweep, expected, enough)
     ],
 )
 def test_claim_that_the_gpu_never_waits_is_judged_by_the_range(tmp_path, shares, gpu, expected):
-    of = free("dataloader_workers", 2)
-    paths = made.write(
-        tmp_path,
-        *(made.record(of, repeat, 20, wait_share=share, gpu=gpu) for repeat, share in enumerate(shares)),
+    repeats = (
+        made.record(free("dataloader_workers", 2), number, 20, wait_share=share, gpu=gpu)
+        for number, share in enumerate(shares)
     )
-    verdict = {one.claim: one for one in claims.notebook_claims(cells_of(paths))}["the GPU never waits"]
+    paths = made.write(tmp_path, *repeats)
+    verdict = claims_on(paths)["the GPU never waits"]
     assert verdict.answer == expected, verdict.sentence
     if shares == (0.6, 0.62):
         assert "for 61 % (range 60 % to 62 %) of the time" in verdict.sentence
@@ -295,7 +294,7 @@ def test_the_number_of_workers_is_judged_at_the_settings_of_the_sweep(tmp_path):
     for workers, speed in {1: 10, 2: 20, 4: 40, 8: 41, 16: 30}.items():
         paths += made.write_speeds(tmp_path, free("dataloader_workers", workers), [speed, speed * 1.03])
     paths += made.write_speeds(tmp_path, free("dataloader_workers", 2, prefetch_factor=8), [50, 51])
-    verdict = {one.claim: one for one in claims.notebook_claims(cells_of(paths))}["use 4-8 workers"]
+    verdict = claims_on(paths)["use 4-8 workers"]
     assert verdict.answer == "holds", verdict.sentence
     assert "not shown to be slower is 4." in verdict.sentence
 
@@ -426,14 +425,14 @@ def test_what_sharing_the_cores_hides_is_named_on_a_cpu_only(tmp_path):
 
 
 def test_augments_that_do_other_things_to_the_pixels_do_not_compete(tmp_path):
+    paths = []
     for loader, augment, speed in (
-        ("dali_gpu", "dali", 900),
-        ("dali_gpu", "torch", 500),
-        ("resident", "torch", 300),
+        *(("dali_gpu", "dali", 900), ("dali_gpu", "torch", 500)),
+        *(("resident", "torch", 300), ("dataloader_sync", "cpu", 100)),
     ):
-        made.write_speeds(tmp_path, made.cell(loader, "gpu_decoding", augment=augment), [speed, speed + 1])
-    made.write_speeds(tmp_path, made.cell("dataloader_sync", "gpu_decoding", augment="cpu"), [100, 101])
-    augmented, alone = verdicts.answers(cells_of(sorted(tmp_path.glob("records/*/*/*.json"))))
+        of = made.cell(loader, "gpu_decoding", augment=augment)
+        paths += made.write_speeds(tmp_path, of, [speed, speed + 1])
+    augmented, alone = verdicts.answers(cells_of(paths))
     assert augmented.subject.split("; ")[0].endswith(", augmented")
     assert augmented.sentence.startswith("dali_gpu: 500 images/s")
     assert "Its range lies above those of both other pipelines" in augmented.sentence

@@ -1,6 +1,5 @@
 """Two runs cell by cell: planted regressions, refusals with their sentences, and what the command answers."""
 
-import copy
 import json
 import re
 from dataclasses import replace
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from record_fixtures import H200, cell, record, resumed, telemetry, unfinished
+from record_fixtures import H200, cell, elsewhere, record, resumed, telemetry, unfinished
 from record_fixtures import write_records as write
 
 from gpufeed.compare import NOTHING, REFUSED, REGRESSED, main
@@ -25,11 +24,8 @@ def made(loader="resident", speeds=SIX, gpu=H200, facts=None, card=None, environ
     """Finished repeats of a cell. card, environment: other than the fixtures'; facts: of the dataset."""
     found = []
     for repeat, speed in enumerate(speeds):
-        one = record(cell(loader, **axes), repeat, speed, gpu=gpu)
-        around = copy.deepcopy(one.environment) | (environment or {})
-        if card:
-            around["gpu"] |= card
-        found.append(replace(one, environment=around, dataset={**FACTS, "cache": None} | (facts or {})))
+        one = elsewhere(record(cell(loader, **axes), repeat, speed, gpu=gpu), card, **(environment or {}))
+        found.append(replace(one, dataset={**FACTS, "cache": None} | (facts or {})))
     return found
 
 

@@ -53,13 +53,10 @@ def test_the_page_says_what_there_is_and_what_is_not(report):
 
 
 def test_the_environment_names_every_gpu_by_its_uuid_and_all_packages_by_a_digest(tmp_path):
-    cell, written = made.cell("resident"), []
-    for repeat, uuid in enumerate(["GPU-b", "GPU-a"]):
-        one = made.record(cell, repeat)
-        card = one.environment["gpu"] | {"uuid": uuid}
-        software = {"packages": 9, "digest": "0a", "container": "my.sif" if repeat else None}
-        written.append(replace(one, environment=one.environment | {"gpu": card, "software": software}))
-    made.write(tmp_path, *written)
+    cell = made.cell("resident")
+    for repeat, (uuid, container) in enumerate([("GPU-b", None), ("GPU-a", "my.sif")]):
+        software = {"packages": 9, "digest": "0a", "container": container}
+        made.write(tmp_path, made.elsewhere(made.record(cell, repeat), {"uuid": uuid}, software=software))
     html = page_of(tmp_path, made.plan_info({"pipelining": [cell.id]}))
     assert "<dt>GPU UUID</dt><dd>GPU-a, GPU-b</dd>" in html
     assert "9 packages, digest 0a; 9 packages, digest 0a, container my.sif</dd>" in html

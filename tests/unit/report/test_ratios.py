@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_fixtures import beside, cell, record, write
+from record_fixtures import beside, cell, elsewhere, record, write
 
 from gpufeed.report.load_records import read_records
 from gpufeed.report.significance import paired_repeats, ratio_of_repeats, standing
@@ -146,10 +146,8 @@ def test_a_rate_of_nothing_is_no_rate():
 
 def at(minute: int, loader: str, repeat: int, speed: float, uuid: str | None = "GPU-1", node="node-a"):
     """A repeat that began at this minute."""
-    made = record(cell(loader), repeat, speed)
-    environment = made.environment | {"node": node, "gpu": made.environment["gpu"] | {"uuid": uuid}}
-    started = f"2026-01-02T{minute // 60:02d}:{minute % 60:02d}:00.250+00:00"
-    return replace(made, environment=environment, started_at=started)
+    one = elsewhere(record(cell(loader), repeat, speed), {"uuid": uuid}, node=node)
+    return replace(one, started_at=f"2026-01-02T{minute // 60:02d}:{minute % 60:02d}:00.250+00:00")
 
 
 def read(folder, *records):
@@ -184,9 +182,8 @@ def test_a_second_measurement_stands_in_the_block_of_the_first(tmp_path):
     paths = write(tmp_path, *run[:4], slow, *run[5:]) + write(tmp_path, later, name="{}-again")
     table = read_records(paths)
     sides = [table[table["loader"] == name] for name in ("resident", "overlap")]
-    assert paired_repeats(*sides).set_index("repeat")["rate"].to_dict() == dict.fromkeys(range(6), 100) | {
-        2: 200
-    }
+    rates = paired_repeats(*sides).set_index("repeat")["rate"]
+    assert rates.to_dict() == {n: 200 if n == 2 else 100 for n in range(6)}
     assert ratio_of_repeats(*sides).paired
     assert sides[0].set_index("repeat")["measured_again"].to_dict() == {n: n == 2 for n in range(6)}
 
@@ -213,8 +210,8 @@ def test_without_a_uuid_the_node_is_the_place(tmp_path):
         for second in range(2)
     ]
     assert paired_repeats(*read(tmp_path / "a", *run)).empty
-    one = [replace(r, environment=r.environment | {"node": "node-a"}) for r in run]
-    assert paired_repeats(*read(tmp_path / "b", *one))["place"].unique().tolist() == ["node-a"]
+    same = [elsewhere(one, node="node-a") for one in run]
+    assert paired_repeats(*read(tmp_path / "b", *same))["place"].unique().tolist() == ["node-a"]
 
 
 def in_blocks(folder, blocks, apart=1, cards="012345"):

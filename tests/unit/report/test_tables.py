@@ -48,7 +48,7 @@ def test_two_gpu_models_never_share_a_row(tmp_path):
 )
 def test_a_commit_whose_changes_nobody_knows_is_not_shown_as_clean(tmp_path, told, said):
     one = made.record(made.cell("resident"))
-    paths = made.write(tmp_path, replace(one, environment=one.environment | told))
+    paths = made.write(tmp_path, made.elsewhere(one, **told))
     assert cells_of(paths)["commit"].tolist() == [said]
     (machine,) = provenance.machine_rows(load_records.read_records(paths))
     assert machine["facts"]["commit"] == said
@@ -60,11 +60,9 @@ def test_a_commit_whose_changes_nobody_knows_is_not_shown_as_clean(tmp_path, tol
 
 
 def test_a_machine_that_was_used_by_its_cores_in_part_is_one(tmp_path):
-    paths = []
-    for repeat, cores in enumerate((2, 16, 2)):
-        one = made.record(made.cell("resident"), repeat)
-        one.environment["cores_allowed"] = cores
-        paths += made.write(tmp_path, one)
+    repeats = [made.record(made.cell("resident"), number) for number in range(3)]
+    told = [made.elsewhere(one, cores_allowed=n) for one, n in zip(repeats, (2, 16, 2), strict=True)]
+    paths = made.write(tmp_path, *told)
     (machine,) = provenance.machine_rows(load_records.read_records(paths))
     assert machine["records"] == 3
     assert "2 and 16 cores allowed" in machine["facts"]["CPU"]
@@ -74,7 +72,7 @@ def test_hosts_of_one_name_are_told_apart_by_their_machine_ids(tmp_path):
     hosts, paths = ("0123abcd", "4567cdef", None), []
     for number, machine in enumerate(hosts):
         one = made.record(made.cell("resident"), number, gpu=None)
-        paths += made.write(tmp_path, replace(one, environment=one.environment | {"machine": machine}))
+        paths += made.write(tmp_path, made.elsewhere(one, machine=machine))
     table = load_records.read_records(paths)
     assert significance.places(table[:2])[0].tolist() == ["0123abcd", "4567cdef"]
     assert significance.places(table)[0].tolist() == ["node-a"] * 3  # one does not tell its machine

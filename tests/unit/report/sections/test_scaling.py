@@ -61,17 +61,13 @@ def test_of_as_many_the_same_one_is_the_base_whatever_came_first(tmp_path):
         assert series["sentence"].count("efficiency") == 1
 
 
-def test_other_cores_and_other_cards_are_told(tmp_path, monkeypatch):
-    told = made.environment
-    for number, cores in ((1, 16), (2, 64)):
-
-        def of_one_node(*arguments, cores=cores, **options):
-            found = told(*arguments, **options) | {"cores_allowed": cores}
-            return found | {"gpu": found["gpu"] | {"uuid": f"GPU-{cores}"}}
-
-        monkeypatch.setattr(made, "environment", of_one_node)
-        written(tmp_path, {(number, 1): [1000 * number, 1010 * number]})
-    (series,) = found_in(sorted(tmp_path.rglob("*.json")))
+def test_other_cores_and_other_cards_are_told(tmp_path):
+    paths = []
+    for devices, cores in ((1, 16), (2, 64)):
+        for repeat, rate in enumerate((1000 * devices, 1010 * devices)):
+            one = made.record(cell(devices=devices), repeat, rate)
+            paths += made.write(tmp_path, made.elsewhere(one, {"uuid": f"GPU-{cores}"}, cores_allowed=cores))
+    (series,) = found_in(paths)
     assert [row["cores"] for row in series["rows"]] == ["16", "64"]
     assert series["sentence"].endswith(" CPU cores of a node beside them: 16 and 64.")
     assert "on other cards of this model" in series["rows"][1]["words"]

@@ -106,22 +106,33 @@ def test_without_own_records_the_published_ones_are_shown_and_named(tmp_path):
     assert len(found.missing) == 3
 
 
+def planned(folder, *names):
+    """Write a repeat in each of these experiments; return the plan of all."""
+    cells = [made.cell("overlap", name) for name in names]
+    made.write(folder, *map(made.record, cells))
+    return made.plan_info({of.experiment: [of.id] for of in cells}, repeats=1)
+
+
+def write_page(folder, plan, name):
+    """Write the page of one experiment; return its path."""
+    path = folder / f"report-{name}.html"
+    publish.report(folder, [name], plan, path)
+    return path
+
+
 def test_the_pages_of_a_folder_lead_to_each_other(tmp_path):
-    ids = {name: [made.cell("overlap", name).id] for name in ("one", "two", "three")}
-    for name in ids:
-        made.write_speeds(tmp_path, made.cell("overlap", name), [100])
+    plan = planned(tmp_path, "one", "two", "three")
     (tmp_path / "report-published.html").write_text("<title>Published · gpufeed</title>")
-    plan = made.plan_info(ids, repeats=1)
-    for name in (*ids, "one"):  # the first once more
-        publish.report(tmp_path, [name], plan, tmp_path / f"report-{name}.html")
-    for name in ids:
-        html = (tmp_path / f"report-{name}.html").read_text(encoding="utf-8")
-        links = re.findall('<a href="(report-.*?)">(.*?)</a>', html)
-        others = [other for other in sorted(ids) if other != name]
+    # the first once more
+    pages = {name: write_page(tmp_path, plan, name) for name in ("one", "two", "three", "one")}
+    for name, path in pages.items():
+        links = re.findall('<a href="(report-.*?)">(.*?)</a>', path.read_text(encoding="utf-8"))
+        others = [other for other in sorted(pages) if other != name]
         expected = [(f"report-{other}.html", f"Title of {other} (NVIDIA H200)") for other in others]
         assert links == expected
-    publish.report(tmp_path, ["one"], plan, tmp_path / "elsewhere" / "report.html")
-    assert "Other pages" not in (tmp_path / "elsewhere" / "report.html").read_text(encoding="utf-8")
+    alone = tmp_path / "elsewhere" / "report.html"
+    publish.report(tmp_path, ["one"], plan, alone)
+    assert "Other pages" not in alone.read_text(encoding="utf-8")
 
 
 def answer_of(html):
@@ -136,18 +147,14 @@ def links_of(path):
 @pytest.fixture
 def two_pages(tmp_path):
     """(folder, plan, page): the page of one experiment, and what writes that of the other."""
-    ids = {name: [made.cell("overlap", name).id] for name in ("one", "two")}
-    for name in ids:
-        made.write_speeds(tmp_path, made.cell("overlap", name), [100])
-    plan = made.plan_info(ids, repeats=1)
-    publish.report(tmp_path, ["one"], plan, tmp_path / "report-one.html")
-    return tmp_path, plan, tmp_path / "report-one.html"
+    plan = planned(tmp_path, "one", "two")
+    return tmp_path, plan, write_page(tmp_path, plan, "one")
 
 
 def test_a_page_that_gets_a_link_stays_as_old_as_its_results(two_pages):
     folder, plan, page = two_pages
     os.utime(page, ns=(10**18, 10**18 + 7))
-    publish.report(folder, ["two"], plan, folder / "report-two.html")
+    write_page(folder, plan, "two")
     assert links_of(page) == ["report-two.html"]
     assert page.stat().st_mtime_ns == 10**18 + 7
 
@@ -162,11 +169,10 @@ def test_only_pages_of_the_plan_are_linked_and_changed(two_pages):
     }
     for name, body in others.items():
         (folder / name).write_bytes(body)
-    publish.report(folder, ["one"], plan, page)
+    write_page(folder, plan, "one")
     assert links_of(page) == []
-    publish.report(folder, ["two"], plan, folder / "report-two.html")
+    assert links_of(write_page(folder, plan, "two")) == ["report-one.html"]
     assert links_of(page) == ["report-two.html"]
-    assert links_of(folder / "report-two.html") == ["report-one.html"]
     del others["report-two.html"]
     assert {name: (folder / name).read_bytes() for name in others} == others
 
@@ -179,8 +185,7 @@ def test_without_locks_no_page_but_its_own_is_written(two_pages, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", flock)
-    publish.report(folder, ["two"], plan, folder / "report-two.html")
-    assert links_of(folder / "report-two.html") == ["report-one.html"]
+    assert links_of(write_page(folder, plan, "two")) == ["report-one.html"]
     assert page.read_bytes() == before
 
 
@@ -218,14 +223,10 @@ def test_the_answer_says_how_many_pipelines_were_not_measured(tmp_path):
 
 def test_a_skipped_pipeline_is_not_measured_and_its_loader_is_named(tmp_path):
     """Its dataset has the name of a loader."""
-    skipped, failed, done = (
-        replace(made.cell(name), dataset="resident") for name in ("dali_gpu", "host_cache", "overlap")
-    )
-    made.write_speeds(tmp_path, done, [100])
-    made.write(tmp_path, made.unfinished(skipped, "skipped", "no GPU here"))
-    made.write(tmp_path, made.unfinished(failed, "failed", "it broke"))
-    plan = made.plan_info({"pipelining": [one.id for one in (skipped, failed, done)]}, repeats=1)
-    html = page_of(tmp_path, plan)
+    cells = [replace(made.cell(name), dataset="resident") for name in ("dali_gpu", "host_cache", "overlap")]
+    skipped = made.unfinished(cells[0], "skipped", "no GPU here")
+    made.write(tmp_path, skipped, made.unfinished(cells[1], "failed", "it broke"), made.record(cells[2]))
+    html = page_of(tmp_path, made.plan_info({"pipelining": [of.id for of in cells]}, repeats=1))
     answer = answer_of(html)
     assert "Not measured here: 2 of 3 pipelines" in answer
     assert "Not measured at all: dali_gpu and host_cache." in answer

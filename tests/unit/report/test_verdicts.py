@@ -186,10 +186,8 @@ def test_overlapping_ranges_are_not_called_faster(tmp_path):
     plain = "dataloader_sync (augment cpu), which runs at 110 images/s"
     assert f"It is not shown to be faster than {plain}" in said
     assert "the ratio is 1.11x (range 0.96x to 1.30x, n = 2)." in said
-    assert (
-        verdict_on(paths).lead
-        == "overlap, 2 workers: 122 images/s, not shown to be faster than dataloader_sync"
-    )
+    lead = "overlap, 2 workers: 122 images/s, not shown to be faster than dataloader_sync"
+    assert verdict_on(paths).lead == lead
     assert "no replay cell was measured" in said
 
 

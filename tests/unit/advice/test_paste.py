@@ -133,7 +133,8 @@ def test_each_of_several_ranks_has_its_device_and_one_of_them_writes(loader):
     of_torch = loader.startswith("dataloader")
     assert ("sampler.set_epoch(epoch)" in main) == of_torch
     assert ("DistributedSampler(dataset, WORLD_SIZE, RANK, seed=SEED)" in text) == of_torch
-    assert 'torch.device("cuda", int(os.environ["LOCAL_RANK"]))' in text
+    of_a_rank = 'torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
+    assert (of_a_rank in text) != ("gpufeed.loader(" in main)
     alone = paste.script(of | {"devices": 1})
     assert not any(part in alone for part in ("set_device(", "torch.distributed", "set_epoch", "RANK"))
 

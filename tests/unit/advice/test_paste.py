@@ -130,7 +130,11 @@ def test_each_of_several_ranks_has_its_device_and_one_of_them_writes(loader):
     assert [place > 0 for place in places[1:]] == [writes or "gpufeed.loader(" in main, writes, writes]
     assert places[0] < min((place for place in places[1:] if place > 0), default=len(main))
     assert ("partial.rename(" in text) == writes
-    assert ("sampler.set_epoch(epoch)" in main) == loader.startswith("dataloader")
+    of_torch = loader.startswith("dataloader")
+    assert ("sampler.set_epoch(epoch)" in main) == of_torch
+    assert ("DistributedSampler(dataset, WORLD_SIZE, RANK, seed=SEED)" in text) == of_torch
+    of_a_rank = 'torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
+    assert (of_a_rank in text) != ("gpufeed.loader(" in main)
     alone = paste.script(of | {"devices": 1})
     assert not any(part in alone for part in ("set_device(", "torch.distributed", "set_epoch", "RANK"))
 

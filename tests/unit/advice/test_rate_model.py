@@ -16,11 +16,7 @@ from gpufeed.advice.rate_model import COMPUTE, CPU, DEVICE, HOST, INPUT, Demands
         ({"compute_s": 0.004}, COMPUTE, 250),
         ({"input_s": 0.004}, INPUT, 250),
         ({"loader": "dataloader_sync"}, HOST, 1 / 0.003),  # first load, then train
-        (
-            {"input": {"main_s": 0.003}, "together_s": 0.004},
-            HOST,
-            250,
-        ),  # of the thread that trains
+        ({"input": {"main_s": 0.003}, "together_s": 0.004}, HOST, 250),  # of the thread that trains
         ({"cpu_s": (0.004, 0.006), "together_s": 0.005}, CPU, 200),  # 10 ms of two cores
         ({"busy": (1.0, 0.8), "together_s": 0.003}, DEVICE, 1 / 0.003),
         ({"busy": (1.0, 0.4), "loader": "dataloader_sync"}, HOST, 1 / 0.003),

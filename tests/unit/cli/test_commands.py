@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -49,15 +48,14 @@ def test_init_makes_a_folder_whose_own_hyper_parameters_are_read_and_overwrites_
     defaults = folder / "config/hydra/trainer/plain.yaml"
     assert defaults.read_bytes() == (HYPER / "trainer/plain.yaml").read_bytes()
     defaults.write_text(re.sub("learning_rate: .*", "learning_rate: 0.125", defaults.read_text()))
-    code = (
-        "from gpufeed.core.config import read_hyper; print(read_hyper('trainer', 'plain')['learning_rate'])"
-    )
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    run = partial(
-        subprocess.run, [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert run(cwd=folder).stdout == "0.125\n"
-    assert run(cwd=tmp_path).stdout not in ("", "0.125\n")
+    code = "from gpufeed.core import config; print(config.read_hyper('trainer', 'plain')['learning_rate'])"
+
+    def rate_in(place):
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        return subprocess.check_output([sys.executable, "-c", code], cwd=place, env=environment, text=True)
+
+    assert rate_in(folder) == "0.125\n"
+    assert rate_in(tmp_path) != "0.125\n"
     assert main(["init", str(folder)]) == 2
     assert "Snakefile, config, profiles, slurm in" in capsys.readouterr().err
     assert "learning_rate: 0.125" in defaults.read_text()

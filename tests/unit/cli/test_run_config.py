@@ -178,10 +178,7 @@ REFUSED = [  # words, found, expected, what to do
     ((*IMAGES, "--loaders", "replay"), "replay is the limit", "one at least", "name others with --loaders"),
     # what a process refuses that imports it: so, too
     pytest.param(
-        (*IMAGES, "--loaders", "my_loader.py:NoWindows"),
-        "cannot crop and resize",
-        "one at",
-        "--loaders",
+        *((*IMAGES, "--loaders", "my_loader.py:NoWindows"), "cannot crop and resize", "one at", "--loaders"),
         marks=pytest.mark.slow,
     ),
 ]

@@ -29,6 +29,16 @@ CELLS = {  # of published results
 }
 
 
+def change(path, **values):
+    """Change a record where it lies."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.fixture
+def paths(records):
+    return [path for paths in records.values() for path in paths]
+
+
 @pytest.fixture
 def records(tmp_path):
     """Loader -> its records, two of each, in a folder of results."""
@@ -43,12 +53,12 @@ def records(tmp_path):
     return found
 
 
-def test_the_fastest_is_first_and_the_limit_last(records):
+def test_the_fastest_is_first_and_the_limit_last(records, paths):
     rates = {
         loader: sorted(json.loads(path.read_text())["throughput"]["images_per_s"] for path in paths)
         for loader, paths in records.items()
     }
-    task, heading, *rows = leaderboard(cells_of([path for paths in records.values() for path in paths]))
+    task, heading, *rows = leaderboard(cells_of(paths))
     assert task.startswith("resnet18 on tiny_imagenet_40, ")
     assert heading.split() == ["loader", "images/s", "of", "the", "limit", "range", "n"]
     assert [row.split()[0] for row in rows] == ["1", "2", "replay"]
@@ -63,20 +73,17 @@ def test_the_fastest_is_first_and_the_limit_last(records):
 def test_a_repeat_that_failed_is_found_and_one_that_was_skipped_is_none(records, tmp_path):
     cell = CELLS["resident"]
     (tmp_path / "records/own").symlink_to(tmp_path / "records/peers")
-    first, second = planned(
-        Plan({"own": {cell: Cell("own", "d", "resident")}}, [], {"own": 2}), tmp_path, None
-    )
+    plan = Plan({"own": {cell: Cell("own", "d", "resident")}}, [], {"own": 2})
+    first, second = planned(plan, tmp_path, None)
     assert first.exists()
     for status, found in (("skipped", False), ("failed", True)):
-        second.write_text(
-            json.dumps(json.loads(first.read_text()) | {"status": status, "sentence": "It is."})
-        )
+        shutil.copy(first, second)
+        change(second, status=status, sentence="It is.")
         assert any_failed([first, second, tmp_path / "none.json"]) is found
 
 
-def test_a_run_of_one_experiment_ends_with_leaderboard_verdict_and_page(records, tmp_path):
-    plan = {"peers": [str(path) for paths in records.values() for path in paths]}
-    plan["peers"].append(str(tmp_path / "records/peers/another/0.json"))  # not there
+def test_a_run_of_one_experiment_ends_with_leaderboard_verdict_and_page(paths, tmp_path):
+    plan = {"peers": [*map(str, paths), str(tmp_path / "records/peers/another/0.json")]}  # which is not there
     lines = ending(str(tmp_path), plan, {"peers": None})
     assert lines[0] == ""
     assert lines[1].startswith("resnet18 on tiny_imagenet_40, ")
@@ -101,9 +108,9 @@ def test_an_error_in_the_table_leaves_the_run_as_it_was(records, tmp_path, monke
     assert "`snakemake report`" in last
 
 
-def test_a_run_of_several_ends_with_the_verdict_on_each(records, tmp_path):
-    paths = [str(path) for paths in records.values() for path in paths]
-    lines = ending(str(tmp_path), {"one": paths, "another": paths}, {"one": None, "another": None})
+def test_a_run_of_several_ends_with_the_verdict_on_each(paths, tmp_path):
+    plan = {name: [str(path) for path in paths] for name in ("one", "another")}
+    lines = ending(str(tmp_path), plan, {"one": None, "another": None})
     assert [line.split()[0] for line in lines[1:3]] == ["one", "another"]
     assert all("resident: " in line and "images/s" in line for line in lines[1:3])
     assert len(lines) == 4
@@ -111,37 +118,36 @@ def test_a_run_of_several_ends_with_the_verdict_on_each(records, tmp_path):
 
 def test_what_was_not_measured_is_named(records):
     (path, *_) = records["resident"]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "skipped", "sentence": "No GPU."}))
+    change(path, status="skipped", sentence="No GPU.")
     assert unmeasured(cells_of(records["replay"])) == []
     assert unmeasured(cells_of([path, *records["replay"]])) == [
         "Not measured: resident (skipped). The report says why."
     ]
 
 
-def test_a_loader_with_a_finished_repeat_in_another_cell_counts_as_measured(records):
-    cells = cells_of([path for paths in records.values() for path in paths])
+def test_a_loader_with_a_finished_repeat_in_another_cell_counts_as_measured(paths):
+    cells = cells_of(paths)
     again = cells[cells["loader"] == "resident"].assign(cell_id="another", status="failed")
     assert unmeasured(pd.concat([cells, again])) == []
     damaged = again.assign(loader=None, status="damaged")  # a record that cannot be read names no loader
     assert unmeasured(pd.concat([cells, damaged])) == []
 
 
-def test_of_many_loaders_the_first_are_shown(records, monkeypatch):
+def test_of_many_loaders_the_first_are_shown(paths, monkeypatch):
     monkeypatch.setattr(run_results, "MOST", 1)
-    rows = leaderboard(cells_of([path for paths in records.values() for path in paths]))
+    rows = leaderboard(cells_of(paths))
     assert [row.split()[0] for row in rows[2:]] == ["1", "replay", "The"]
     assert "1 more pipeline" in rows[-1]
 
 
-def test_a_disturbed_run_ends_with_the_command_that_measures_again(records, tmp_path):
-    plan = {"peers": [str(path) for paths in records.values() for path in paths]}
+def test_a_disturbed_run_ends_with_the_command_that_measures_again(paths, tmp_path):
+    plan = {"peers": [str(path) for path in paths]}
     options = ["--cores 4", "--resources gpu=1", "--configfile mine.yaml"]
     quiet = ending(str(tmp_path), plan, {"peers": None}, options)
     assert not any("--forcerun" in line for line in quiet)
-    path = records["resident"][0]
-    record = json.loads(path.read_text())
-    record["telemetry"]["host"]["others_cpu_share"] = 0.3
-    path.write_text(json.dumps(record))
+    telemetry = json.loads(paths[0].read_text())["telemetry"]
+    telemetry["host"]["others_cpu_share"] = 0.3
+    change(paths[0], telemetry=telemetry)
     lines = ending(str(tmp_path), plan, {"peers": None}, options)
     (place,) = [line for line in lines if f"{tmp_path}/records/peers" in line]
     assert lines[lines.index(place) - 1] == "Other processes used the cores meanwhile."
@@ -168,7 +174,7 @@ def test_what_disturbed_a_run_is_told_by_its_cause(disturbed, against, causes):
     assert not causes or lines[-1] == "  snakemake a b --forcerun measure_cell"
 
 
-def test_the_advice_chooses_what_is_measured(records, tmp_path):
+def test_the_advice_chooses_what_is_measured(paths, tmp_path):
     cells = {name: Cell("own", "d", loader) for loader, name in CELLS.items()}
     of, best = CELLS["dataloader_workers"], CELLS["resident"]
     plan, asked = Plan({"own": cells}, [], {"own": 1}), {"of": of, "best": 1}
@@ -186,7 +192,7 @@ def test_the_advice_chooses_what_is_measured(records, tmp_path):
     document = tmp_path / "advice/own.json"
     document.write_text(json.dumps(advice | {"finished_at": "2026-01-01T00:00:00+00:00"}))
     assert {path.parent.name for path in planned(plan, tmp_path, asked)} == set(CELLS.values())
-    table = cells_of([path for paths in records.values() for path in paths])
+    table = cells_of(paths)
     state, do, *_ = advice_lines(str(tmp_path), "own", asked, table)
     assert "your GPU waits " in state
     assert do.startswith("Do this: loader resident in place of dataloader_workers. Predicted 81,000 images/s")

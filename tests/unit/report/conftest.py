@@ -1,8 +1,12 @@
 """What tests of pages need."""
 
+from functools import cache
+
 import pytest
 
 from gpufeed.report import style
+
+compiled_once = cache(style.templates)
 
 
 @pytest.fixture
@@ -11,10 +15,11 @@ def drawn():
 
 
 @pytest.fixture(autouse=True)
-def sketched(request, monkeypatch):
-    """Leaves the drawings out of figures, since drawing takes most of a page's time; figures are still made.
+def quick_pages(request, monkeypatch):
+    """Leaves out what takes most of a page's time: compiling its templates anew, and drawing.
 
-    Tests of the drawings themselves ask for `drawn`.
+    Figures are still made. Tests of the drawings themselves ask for `drawn`.
     """
+    monkeypatch.setattr(style, "templates", compiled_once)
     if "drawn" not in request.fixturenames:
         monkeypatch.setattr(style, "to_svg", lambda figure: "<svg ></svg>")

@@ -30,6 +30,13 @@ def write_build(results, decoder, experiment=OURS):
     DOCUMENT.write(built, results / f"builds/{experiment}/{decoder}-all.json")
 
 
+def measured(results, speeds=(100, 110)):
+    """Write the repeats of a cell of OURS; return its plan's cells."""
+    of = made.cell("overlap", OURS)
+    made.write_speeds(results, of, speeds)
+    return [of.id]
+
+
 def report(results, plan, experiments=(OURS,)):
     """(found, text of the page, what the command line says is missing)."""
     found = publish.report(results, experiments, plan, results / "report.html")
@@ -37,12 +44,11 @@ def report(results, plan, experiments=(OURS,)):
 
 
 def test_every_kind_that_is_planned_and_not_there_is_missing(tmp_path):
-    of = made.cell("overlap", OURS)
-    made.write_speeds(tmp_path, of, [100])
+    (cell,) = measured(tmp_path, [100])
     swept.write_sweeps(tmp_path, decoders=["simplejpeg"])
     write_build(tmp_path, "pillow")
     kinds = {"sweep": ["simplejpeg", "strips", "pillow"], "builds": ["pillow-all", "opencv-one"]}
-    plan = plan_of([of.id], gates=[GATE], kernels={"lines": []}, models=[of.id], **kinds)
+    plan = plan_of([cell], gates=[GATE], kernels={"lines": []}, models=[cell], **kinds)
     found, text, said = report(tmp_path, plan)
     expected = (
         "1 repeat of 1 cell, 1 equivalence check, 2 decoders alone, 1 timed build of caches, "
@@ -53,34 +59,29 @@ def test_every_kind_that_is_planned_and_not_there_is_missing(tmp_path):
     assert said == (
         f"missing: {OURS}: {expected} (measure them: snakemake --cores 8 --resources gpu=1 {OURS})"
     )
-    for words in (f"{of.id} repeat 1", f"{GATE} equivalence check", "opencv-one timed build of caches"):
+    for words in (f"{cell} repeat 1", f"{GATE} equivalence check", "opencv-one timed build of caches"):
         assert words in text[text.index("Which ones") :], words
 
 
 def test_builds_that_nobody_has_measured_have_a_section_that_says_so(tmp_path):
-    of = made.cell("overlap", OURS)
-    made.write_speeds(tmp_path, of, [100, 110])
-    _, text, said = report(tmp_path, plan_of([of.id], builds=["pillow-all", "opencv-one"]))
+    plan = plan_of(measured(tmp_path), builds=["pillow-all", "opencv-one"])
+    _, text, said = report(tmp_path, plan)
     section = text[text.index("Building the cache") :]
     assert "Not measured yet: pillow-all, opencv-one" in section
     assert "2 timed builds of caches" in said
 
 
 def test_nothing_is_missing_where_all_is_there(tmp_path):
-    of = made.cell("overlap", OURS)
-    made.write_speeds(tmp_path, of, [100, 110])
     swept.write_sweeps(tmp_path, decoders=["simplejpeg"])
-    found, text, said = report(tmp_path, plan_of([of.id], sweep=["simplejpeg"]))
+    found, text, said = report(tmp_path, plan_of(measured(tmp_path), sweep=["simplejpeg"]))
     assert (found.missing, said) == ([], "")
     assert "Not measured yet" not in text
 
 
 def test_only_experiments_that_were_asked_for_have_a_section(tmp_path):
-    of, other = made.cell("overlap", OURS), made.cell("resident", "other")
-    made.write_speeds(tmp_path, of, [100, 110])
-    made.write_speeds(tmp_path, other, [100])
+    plan = plan_of(measured(tmp_path), sweep=["simplejpeg"])
+    made.write_speeds(tmp_path, made.cell("resident", "other"), [100])
     swept.write_sweeps(tmp_path, decoders=["simplejpeg"])
-    plan = plan_of([of.id], sweep=["simplejpeg"])
     found, text, _ = report(tmp_path, plan, ["other"])
     assert found.sweeps == []
     assert "Title of other" in text
@@ -89,14 +90,12 @@ def test_only_experiments_that_were_asked_for_have_a_section(tmp_path):
 
 
 def test_results_that_are_no_longer_planned_are_named_and_not_shown(tmp_path):
-    of, gone = made.cell("overlap", OURS), made.cell("resident", OURS)
-    made.write_speeds(tmp_path, of, [100, 110])
-    stale = made.write_speeds(tmp_path, gone, [1])
+    plan = plan_of(measured(tmp_path), gates=[GATE], sweep=["simplejpeg"])
+    stale = made.write_speeds(tmp_path, made.cell("resident", OURS), [1])
     swept.write_sweeps(tmp_path, decoders=["simplejpeg", "dali_gpu"])
     write_build(tmp_path, "pillow")
     write_verdict(tmp_path, "overlap")
     write_verdict(tmp_path, "overlap", "failed", "It was wrong then.", batch_size=512)
-    plan = plan_of([of.id], gates=[GATE], sweep=["simplejpeg"])
     found, text, _ = report(tmp_path, plan)
     assert set(found.stale) == {
         *stale,
@@ -116,10 +115,8 @@ def test_results_that_are_no_longer_planned_are_named_and_not_shown(tmp_path):
 
 
 def test_what_another_experiment_plans_is_not_stale(tmp_path):
-    of = made.cell("overlap", OURS)
-    made.write_speeds(tmp_path, of, [100, 110])
     write_verdict(tmp_path, "overlap", batch_size=512)
-    plan = plan_of([of.id])
+    plan = plan_of(measured(tmp_path))
     plan["experiments"]["other"]["gates"] = ["synthetic_224/overlap/b512-w0-pinned-s0"]
     found, _, _ = report(tmp_path, plan)
     assert (found.stale, found.gates) == ([], [])
@@ -143,9 +140,8 @@ def test_a_repeat_that_was_measured_twice_is_one_and_its_second_record_is_not_st
     assert "of the cores, up to" not in text
     assert "others on the cores" not in text
     # published with both
-    (tmp_path / "records").rename(tmp_path / "moved")
     (tmp_path / "reference/h200").mkdir(parents=True)
-    (tmp_path / "moved").rename(tmp_path / "reference/h200/records")
+    (tmp_path / "records").rename(tmp_path / "reference/h200/records")
     found, text, _ = report(tmp_path, plan_of([of.id]))
     assert "250 images/s (median, range 200 to 300, n = 2)" in text
     assert len(records_below(tmp_path / "reference/h200")) == 3
@@ -158,22 +154,23 @@ def test_where_all_repeats_were_disturbed_no_cell_is_named(tmp_path):
     assert "more than 5 % of the cores, up to 25 %, during all 4 repeats" in text
 
 
-@pytest.mark.parametrize("kind", ["sweeps", "builds", "evaluations"])
+@pytest.mark.parametrize("kind", ["paths", "sweeps", "builds", "evaluations"])
 def test_own_results_of_any_kind_win_over_published_ones(tmp_path, kind):
-    of = made.cell("overlap", OURS)
-    made.write_speeds(tmp_path / "reference/h200", of, [100])
-    if kind == "sweeps":
-        swept.write_sweeps(tmp_path, decoders=["simplejpeg"])
-    elif kind == "builds":
-        write_build(tmp_path, "pillow")
-    else:
-        path = tmp_path / f"models/{OURS}/{of.id}/evaluation.json"
-        path.parent.mkdir(parents=True)
-        path.write_text("{")  # damaged, and own all the same
-    plan = plan_of([of.id], sweep=["simplejpeg"], builds=["pillow-all"])
-    found, text, _ = report(tmp_path, plan)
+    (cell,) = measured(tmp_path / "reference/h200")
+    evaluation = tmp_path / f"models/{OURS}/{cell}/evaluation.json"
+    match kind:
+        case "paths":
+            measured(tmp_path, [200])
+        case "sweeps":
+            swept.write_sweeps(tmp_path, decoders=["simplejpeg"])
+        case "builds":
+            write_build(tmp_path, "pillow")
+        case "evaluations":
+            evaluation.parent.mkdir(parents=True)
+            evaluation.write_text("{")  # damaged, and own all the same
+    found, text, _ = report(tmp_path, plan_of([cell], sweep=["simplejpeg"], builds=["pillow-all"]))
     assert not found.reference
-    assert found.paths == []
+    assert len(found.paths) == (kind == "paths")
     assert len(getattr(found, kind)) == 1
     assert "Nothing has been measured here yet" not in text
 

@@ -8,6 +8,7 @@ from html import unescape
 import pandas as pd
 import pytest
 import record_fixtures as made
+from report_fixtures import page_of
 
 from gpufeed.core.config import ROOT
 from gpufeed.report import page, publish
@@ -52,16 +53,11 @@ def test_the_page_says_what_there_is_and_what_is_not(report):
 
 
 def test_the_environment_names_every_gpu_by_its_uuid_and_all_packages_by_a_digest(tmp_path):
-    cell, written = made.cell("resident"), []
-    for repeat, uuid in enumerate(["GPU-b", "GPU-a"]):
-        one = made.record(cell, repeat)
-        card = one.environment["gpu"] | {"uuid": uuid}
-        software = {"packages": 9, "digest": "0a", "container": "my.sif" if repeat else None}
-        written.append(replace(one, environment=one.environment | {"gpu": card, "software": software}))
-    made.write(tmp_path, *written)
-    plan = made.plan_info({"pipelining": [cell.id]})
-    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "report.html")
-    html = (tmp_path / "report.html").read_text()
+    cell = made.cell("resident")
+    for repeat, (uuid, container) in enumerate([("GPU-b", None), ("GPU-a", "my.sif")]):
+        software = {"packages": 9, "digest": "0a", "container": container}
+        made.write(tmp_path, made.elsewhere(made.record(cell, repeat), {"uuid": uuid}, software=software))
+    html = page_of(tmp_path, made.plan_info({"pipelining": [cell.id]}))
     assert "<dt>GPU UUID</dt><dd>GPU-a, GPU-b</dd>" in html
     assert "9 packages, digest 0a; 9 packages, digest 0a, container my.sif</dd>" in html
 
@@ -95,42 +91,53 @@ def test_the_same_records_give_the_same_page(tmp_path):
     of = made.cell("overlap")
     made.write_speeds(tmp_path, of, [100, 110])
     plan = made.plan_info({"pipelining": [of.id]}, repeats=2)
-    pages = []
-    for name in ("a.html", "b.html"):
-        publish.report(tmp_path, ["pipelining"], plan, tmp_path / name)
-        pages.append((tmp_path / name).read_bytes())
-    assert pages[0] == pages[1]
+    assert page_of(tmp_path, plan) == page_of(tmp_path, plan)
 
 
 def test_without_own_records_the_published_ones_are_shown_and_named(tmp_path):
     of = made.cell("overlap")
     made.write_speeds(tmp_path / "reference/h200", of, [100, 110])
-    found = publish.report(
-        tmp_path, ["pipelining"], made.plan_info({"pipelining": ["x"]}), tmp_path / "r.html"
-    )
-    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    plan, out = made.plan_info({"pipelining": ["x"]}), tmp_path / "r.html"
+    found = publish.report(tmp_path, ["pipelining"], plan, out)
+    html = out.read_text(encoding="utf-8")
     assert found.reference
     assert "These are reference records" in html
     assert "shows published runs on NVIDIA H200" in " ".join(html.split())
     assert len(found.missing) == 3
 
 
+def planned(folder, *names):
+    """Write a repeat in each of these experiments; return the plan of all."""
+    cells = [made.cell("overlap", name) for name in names]
+    made.write(folder, *map(made.record, cells))
+    return made.plan_info({of.experiment: [of.id] for of in cells}, repeats=1)
+
+
+def write_page(folder, plan, name):
+    """Write the page of one experiment; return its path."""
+    path = folder / f"report-{name}.html"
+    publish.report(folder, [name], plan, path)
+    return path
+
+
 def test_the_pages_of_a_folder_lead_to_each_other(tmp_path):
-    ids = {name: [made.cell("overlap", name).id] for name in ("one", "two", "three")}
-    for name in ids:
-        made.write_speeds(tmp_path, made.cell("overlap", name), [100])
+    plan = planned(tmp_path, "one", "two", "three")
     (tmp_path / "report-published.html").write_text("<title>Published · gpufeed</title>")
-    plan = made.plan_info(ids, repeats=1)
-    for name in (*ids, "one"):  # the first once more
-        publish.report(tmp_path, [name], plan, tmp_path / f"report-{name}.html")
-    for name in ids:
-        html = (tmp_path / f"report-{name}.html").read_text(encoding="utf-8")
-        links = re.findall('<a href="(report-.*?)">(.*?)</a>', html)
-        others = [other for other in sorted(ids) if other != name]
+    # the first once more
+    pages = {name: write_page(tmp_path, plan, name) for name in ("one", "two", "three", "one")}
+    for name, path in pages.items():
+        links = re.findall('<a href="(report-.*?)">(.*?)</a>', path.read_text(encoding="utf-8"))
+        others = [other for other in sorted(pages) if other != name]
         expected = [(f"report-{other}.html", f"Title of {other} (NVIDIA H200)") for other in others]
         assert links == expected
-    publish.report(tmp_path, ["one"], plan, tmp_path / "elsewhere" / "report.html")
-    assert "Other pages" not in (tmp_path / "elsewhere" / "report.html").read_text(encoding="utf-8")
+    alone = tmp_path / "elsewhere" / "report.html"
+    publish.report(tmp_path, ["one"], plan, alone)
+    assert "Other pages" not in alone.read_text(encoding="utf-8")
+
+
+def answer_of(html):
+    """What a page says before its first experiment."""
+    return html[html.index('id="answer"') : html.index('id="experiment-')]
 
 
 def links_of(path):
@@ -140,18 +147,14 @@ def links_of(path):
 @pytest.fixture
 def two_pages(tmp_path):
     """(folder, plan, page): the page of one experiment, and what writes that of the other."""
-    ids = {name: [made.cell("overlap", name).id] for name in ("one", "two")}
-    for name in ids:
-        made.write_speeds(tmp_path, made.cell("overlap", name), [100])
-    plan = made.plan_info(ids, repeats=1)
-    publish.report(tmp_path, ["one"], plan, tmp_path / "report-one.html")
-    return tmp_path, plan, tmp_path / "report-one.html"
+    plan = planned(tmp_path, "one", "two")
+    return tmp_path, plan, write_page(tmp_path, plan, "one")
 
 
 def test_a_page_that_gets_a_link_stays_as_old_as_its_results(two_pages):
     folder, plan, page = two_pages
     os.utime(page, ns=(10**18, 10**18 + 7))
-    publish.report(folder, ["two"], plan, folder / "report-two.html")
+    write_page(folder, plan, "two")
     assert links_of(page) == ["report-two.html"]
     assert page.stat().st_mtime_ns == 10**18 + 7
 
@@ -166,14 +169,12 @@ def test_only_pages_of_the_plan_are_linked_and_changed(two_pages):
     }
     for name, body in others.items():
         (folder / name).write_bytes(body)
-    publish.report(folder, ["one"], plan, page)
+    write_page(folder, plan, "one")
     assert links_of(page) == []
-    publish.report(folder, ["two"], plan, folder / "report-two.html")
+    assert links_of(write_page(folder, plan, "two")) == ["report-one.html"]
     assert links_of(page) == ["report-two.html"]
-    assert links_of(folder / "report-two.html") == ["report-one.html"]
-    assert {name: (folder / name).read_bytes() for name in others if name != "report-two.html"} == {
-        name: body for name, body in others.items() if name != "report-two.html"
-    }
+    del others["report-two.html"]
+    assert {name: (folder / name).read_bytes() for name in others} == others
 
 
 def test_without_locks_no_page_but_its_own_is_written(two_pages, monkeypatch):
@@ -184,8 +185,7 @@ def test_without_locks_no_page_but_its_own_is_written(two_pages, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", flock)
-    publish.report(folder, ["two"], plan, folder / "report-two.html")
-    assert links_of(folder / "report-two.html") == ["report-one.html"]
+    assert links_of(write_page(folder, plan, "two")) == ["report-one.html"]
     assert page.read_bytes() == before
 
 
@@ -195,50 +195,26 @@ def test_a_page_opens_with_its_answer(report):
     assert text.index('class="answer"') < text.index("finished") < text.index("Not measured yet")
 
 
-def test_own_records_win_over_published_ones(tmp_path):
-    of = made.cell("overlap")
-    made.write_speeds(tmp_path / "reference/h200", of, [100])
-    own = made.write_speeds(tmp_path, of, [200])
-    plan = made.plan_info({"pipelining": [of.id]}, repeats=1)
-    found = publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
-    assert (found.paths, found.reference) == (own, False)
-    assert publish.say_missing(found, plan) == ""
-
-
 @pytest.mark.parametrize(
     ("planned", "said"),
     [
-        (
-            "snakemake {target} --cores 8 --configfile a{b}.yaml",
-            "snakemake demo --cores 8 --configfile a{b}.yaml",
-        ),
-        ("snakemake --cores 8", "snakemake --cores 8 demo"),
+        ("snakemake {target} --configfile a{b}.yaml", "snakemake feed --configfile a{b}.yaml"),
+        ("snakemake --cores 4", "snakemake --cores 4 feed"),
+        ("snakemake {target} --cores {cores}", "snakemake feed --cores 16"),
     ],
 )
-def test_the_command_names_the_experiment_where_the_plan_says(tmp_path, planned, said):
-    plan = made.plan_info({"demo": ["never-measured"]}) | {"command": planned}
-    assert page.command(plan, "demo") == said
-    found = publish.report(tmp_path, ["demo"], plan, tmp_path / "r.html")
-    assert f"<code>{said}</code>" in (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert said in publish.say_missing(found, plan)
-
-
-def test_the_command_has_as_many_cores_as_its_cells_want():
-    plan = made.plan_info({"demo": ["a"], "feed": ["b"]}) | {"command": "snakemake {target} --cores {cores}"}
+def test_the_command_names_the_experiment_and_its_cores_where_the_plan_says(planned, said):
+    plan = made.plan_info({"demo": ["a"], "feed": ["b"]}) | {"command": planned}
     plan["experiments"]["feed"]["cores"] = 16
-    assert page.command(plan, "demo") == "snakemake demo --cores 8"
-    assert page.command(plan, "feed") == "snakemake feed --cores 16"
+    assert page.command(plan, "feed") == said
+    assert page.command(plan, "demo") == said.replace("feed", "demo").replace("16", "8")
 
 
 def test_the_answer_says_how_many_pipelines_were_not_measured(tmp_path):
-    ids = [
-        made.cell(loader).id for loader in ("overlap", "resident", "replay", "dali_gpu", "dataloader_workers")
-    ]
-    ids.append(made.cell("overlap", batch_size=64).id)
+    loaders = ("overlap", "resident", "replay", "dali_gpu", "dataloader_workers")
+    ids = [*(made.cell(loader).id for loader in loaders), made.cell("overlap", batch_size=64).id]
     made.write_speeds(tmp_path, made.cell("overlap"), [100])
-    publish.report(tmp_path, ["pipelining"], made.plan_info({"pipelining": ids}), tmp_path / "r.html")
-    html = (tmp_path / "r.html").read_text(encoding="utf-8")
-    answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
+    answer = answer_of(page_of(tmp_path, made.plan_info({"pipelining": ids})))
     left = "dali_gpu, dataloader_workers and resident"
     assert f"Not measured here: 4 of 5 pipelines of this experiment. Not measured at all: {left}." in answer
     assert 'href="#missing-pipelining"' in answer
@@ -247,16 +223,11 @@ def test_the_answer_says_how_many_pipelines_were_not_measured(tmp_path):
 
 def test_a_skipped_pipeline_is_not_measured_and_its_loader_is_named(tmp_path):
     """Its dataset has the name of a loader."""
-    skipped, failed, done = (
-        replace(made.cell(name), dataset="resident") for name in ("dali_gpu", "host_cache", "overlap")
-    )
-    made.write_speeds(tmp_path, done, [100])
-    made.write(tmp_path, made.unfinished(skipped, "skipped", "no GPU here"))
-    made.write(tmp_path, made.unfinished(failed, "failed", "it broke"))
-    plan = made.plan_info({"pipelining": [one.id for one in (skipped, failed, done)]}, repeats=1)
-    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
-    html = (tmp_path / "r.html").read_text(encoding="utf-8")
-    answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
+    cells = [replace(made.cell(name), dataset="resident") for name in ("dali_gpu", "host_cache", "overlap")]
+    skipped = made.unfinished(cells[0], "skipped", "no GPU here")
+    made.write(tmp_path, skipped, made.unfinished(cells[1], "failed", "it broke"), made.record(cells[2]))
+    html = page_of(tmp_path, made.plan_info({"pipelining": [of.id for of in cells]}, repeats=1))
+    answer = answer_of(html)
     assert "Not measured here: 2 of 3 pipelines" in answer
     assert "Not measured at all: dali_gpu and host_cache." in answer
     assert 'href="#troubles-pipelining"' in answer
@@ -265,30 +236,22 @@ def test_a_skipped_pipeline_is_not_measured_and_its_loader_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("planned", "states", "said"),
+    ("planned", "states", "count", "loaders"),
     [
-        ("overlap", "done", ""),
-        ("overlap resident", "skipped failed", ""),  # the page says that nothing is measured
-        ("overlap overlap", "done failed", "Not measured here: 1 of 2 pipelines of this experiment."),
-        (
-            "overlap a b c d e",
-            "done",
-            "Not measured here: 5 of 6 pipelines of this experiment. Not measured at all: a, b, c and 2 more "
-            "loaders.",
-        ),
-        (
-            "overlap my-loader.py:Loader",
-            "done",
-            "Not measured here: 1 of 2 pipelines of this experiment. Not measured at all: "
-            "my-loader.py:Loader.",
-        ),
+        ("overlap", "done", "", ""),
+        ("overlap resident", "skipped failed", "", ""),  # the page says that nothing is measured
+        ("overlap overlap", "done failed", "1 of 2", ""),
+        ("overlap a b c d e", "done", "5 of 6", "a, b, c and 2 more loaders"),
+        ("overlap my-loader.py:Loader", "done", "1 of 2", "my-loader.py:Loader"),
     ],
 )
-def test_what_is_not_measured(planned, states, said):
-    loaders = {f"cell {number}": loader for number, loader in enumerate(planned.split())}
+def test_what_is_not_measured(planned, states, count, loaders):
+    cells = {f"cell {number}": loader for number, loader in enumerate(planned.split())}
     states = states.split()
-    records = pd.DataFrame({"cell_id": [*loaders][: len(states)], "status": states})
-    assert page.unmeasured(loaders, records) == said
+    records = pd.DataFrame({"cell_id": [*cells][: len(states)], "status": states})
+    said = f"Not measured here: {count} pipelines of this experiment." if count else ""
+    said += f" Not measured at all: {loaders}." if loaders else ""
+    assert page.unmeasured(cells, records) == said
 
 
 def test_the_code_to_paste_names_the_class_folders_that_were_measured(tmp_path, monkeypatch):
@@ -305,9 +268,7 @@ def test_the_code_to_paste_names_the_class_folders_that_were_measured(tmp_path, 
     plan["folders"] = {measured[0].dataset: str(own), "another": "/not/measured"}
 
     def named():
-        publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
-        text = unescape((tmp_path / "r.html").read_text(encoding="utf-8"))
-        return {*re.findall(r'FOLDER = Path\("(.*?)"\)', text)}
+        return {*re.findall(r'FOLDER = Path\("(.*?)"\)', unescape(page_of(tmp_path, plan)))}
 
     assert named() == {f"{own}/photos"}
     assert calls == [str(own)]  # once for all rows
@@ -320,9 +281,8 @@ def test_a_pipeline_above_its_ceiling_is_told_wherever_the_share_is_shown(tmp_pa
     made.write_speeds(tmp_path, of, [2428, 2599, 2800])
     made.write_speeds(tmp_path, ceiling, [699, 896, 946])
     plan = made.plan_info({"pipelining": [of.id, ceiling.id]})
-    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
-    html = (tmp_path / "r.html").read_text(encoding="utf-8")
-    answer = html[html.index('id="answer"') : html.index('id="experiment-pipelining"')]
+    html = page_of(tmp_path, plan)
+    answer = answer_of(html)
     table = html[html.index('id="board-pipelining"') : html.index("</table>")]
     caption = re.findall("<figcaption>(.*?)</figcaption>", html, re.DOTALL)[0]
     assert "290\u00a0% of the limit: the measurement was disturbed" in answer
@@ -337,9 +297,7 @@ def test_repeats_that_were_taken_up_again_are_told(tmp_path, whole):
     ran = [made.record(of, repeat, top1=0.5) for repeat in range(whole)]
     again = made.resumed(made.record(of, whole, 123456.0, top1=0.5), 200, 400)
     made.write(tmp_path, *ran, again)
-    ids = {"pipelining": [of.id]}
-    publish.report(tmp_path, list(ids), made.plan_info(ids), tmp_path / "report.html")
-    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    html = page_of(tmp_path, made.plan_info({"pipelining": [of.id]}))
     words = "1 of 1 finished repeat went on" if not whole else "1 of 3 finished repeats went on"
     assert html.count(words) == 1
     assert "No pipeline has a finished repeat yet" not in html
@@ -360,7 +318,6 @@ def test_long_errors_are_folded(tmp_path):
     of = made.cell("overlap", "demo")
     long = "Found a broken file. " * 40
     made.write(tmp_path, made.unfinished(of, "failed", long))
-    publish.report(tmp_path, ["demo"], made.plan_info({"demo": [of.id]}), tmp_path / "report.html")
-    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    html = page_of(tmp_path, made.plan_info({"demo": [of.id]}))
     part = html[html.index("<h3>Skipped and failed") :]
     assert part.index(long[:200]) < part.index("All of the message") < part.index(long.strip())

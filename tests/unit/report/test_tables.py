@@ -1,6 +1,5 @@
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,19 +8,16 @@ import record_fixtures as made
 import sweep_fixtures
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_fixtures import cells_of, steps_of
 
-from gpufeed.report import find_results, load_records, publish, significance, tables, wording
+from gpufeed.report import load_records, publish, significance, tables, wording
 from gpufeed.report.sections import ceilings_rows, decoding_tables, provenance
 from gpufeed.report.tables import epoch_starts
 
 
-def table_of(paths) -> pd.DataFrame:
-    return tables.cells(load_records.read_records(paths))
-
-
 def test_a_row_has_the_median_and_range_of_its_repeats(tmp_path):
     of = made.cell("overlap", workers=2, prefetch_factor=2)
-    table = table_of(made.write_speeds(tmp_path, of, [1100, 1000, 1300]))
+    table = cells_of(made.write_speeds(tmp_path, of, [1100, 1000, 1300]))
     assert len(table) == 1
     row = table.iloc[0]
     assert (row["images_per_s"], row["images_per_s_min"], row["images_per_s_max"]) == (1100, 1000, 1300)
@@ -36,7 +32,7 @@ def test_two_gpu_models_never_share_a_row(tmp_path):
     paths = made.write(tmp_path / "a", made.record(of, 0, 1000, gpu="NVIDIA H200"))
     paths += made.write(tmp_path / "b", made.record(of, 1, 9000, gpu="NVIDIA L4"))
     paths += made.write(tmp_path / "c", made.record(of, 2, 5000, torch="2.11.0"))
-    table = table_of(paths)
+    table = cells_of(paths)
     assert sorted(table["images_per_s"]) == [1000, 5000, 9000]
     assert set(table["hardware"]) == {"NVIDIA H200", "NVIDIA L4"}
 
@@ -52,8 +48,8 @@ def test_two_gpu_models_never_share_a_row(tmp_path):
 )
 def test_a_commit_whose_changes_nobody_knows_is_not_shown_as_clean(tmp_path, told, said):
     one = made.record(made.cell("resident"))
-    paths = made.write(tmp_path, replace(one, environment=one.environment | told))
-    assert table_of(paths)["commit"].tolist() == [said]
+    paths = made.write(tmp_path, made.elsewhere(one, **told))
+    assert cells_of(paths)["commit"].tolist() == [said]
     (machine,) = provenance.machine_rows(load_records.read_records(paths))
     assert machine["facts"]["commit"] == said
     ceilings = {"environment": one.environment | told}
@@ -64,11 +60,9 @@ def test_a_commit_whose_changes_nobody_knows_is_not_shown_as_clean(tmp_path, tol
 
 
 def test_a_machine_that_was_used_by_its_cores_in_part_is_one(tmp_path):
-    paths = []
-    for repeat, cores in enumerate((2, 16, 2)):
-        one = made.record(made.cell("resident"), repeat)
-        one.environment["cores_allowed"] = cores
-        paths += made.write(tmp_path, one)
+    repeats = [made.record(made.cell("resident"), number) for number in range(3)]
+    told = [made.elsewhere(one, cores_allowed=n) for one, n in zip(repeats, (2, 16, 2), strict=True)]
+    paths = made.write(tmp_path, *told)
     (machine,) = provenance.machine_rows(load_records.read_records(paths))
     assert machine["records"] == 3
     assert "2 and 16 cores allowed" in machine["facts"]["CPU"]
@@ -78,7 +72,7 @@ def test_hosts_of_one_name_are_told_apart_by_their_machine_ids(tmp_path):
     hosts, paths = ("0123abcd", "4567cdef", None), []
     for number, machine in enumerate(hosts):
         one = made.record(made.cell("resident"), number, gpu=None)
-        paths += made.write(tmp_path, replace(one, environment=one.environment | {"machine": machine}))
+        paths += made.write(tmp_path, made.elsewhere(one, machine=machine))
     table = load_records.read_records(paths)
     assert significance.places(table[:2])[0].tolist() == ["0123abcd", "4567cdef"]
     assert significance.places(table)[0].tolist() == ["node-a"] * 3  # one does not tell its machine
@@ -86,7 +80,7 @@ def test_hosts_of_one_name_are_told_apart_by_their_machine_ids(tmp_path):
     assert not significance.one_place(table[:1], table[1:2])
     told = [machine["facts"]["machine"] for machine in provenance.machine_rows(table)]
     assert told == ["0123abcd", "4567cdef", "unknown"]
-    assert table_of(paths)["repeats"].iloc[0]["machine"].dropna().tolist() == list(hosts[:2])
+    assert cells_of(paths)["repeats"].iloc[0]["machine"].dropna().tolist() == list(hosts[:2])
     points = decoding_tables.read_sweeps(sweep_fixtures.write_sweeps(tmp_path)[:2])[0]
     assert decoding_tables.nodes(points) == ["node-a"]
     points["machine"] = [hosts[number % 2] for number in range(len(points))]
@@ -101,7 +95,7 @@ def test_the_ceiling_is_that_of_the_same_work_on_the_same_machine(tmp_path):
     paths += made.write_speeds(tmp_path, made.cell("replay", augment="torch", batch_size=32), [3000])
     paths += made.write_speeds(tmp_path / "cpu", made.cell("replay", **work), [4000], gpu=None)
     paths += made.write_speeds(tmp_path, made.cell("overlap", augment="none", batch_size=64), [800])
-    table = table_of(paths).set_index(["loader", "augment", "hardware", "batch_size"])
+    table = cells_of(paths).set_index(["loader", "augment", "hardware", "batch_size"])
     assert table.loc[("resident", "torch", made.H200, 64), "ceiling_share"] == pytest.approx(0.9)
     assert table.loc[("replay", "cpu", made.H200, 64), "ceiling_share"] == 1.0
     assert pd.isna(table.loc[("overlap", "none", made.H200, 64), "ceiling_share"])
@@ -112,7 +106,7 @@ def test_a_cold_pass_is_named_and_has_neither_ceiling_nor_rivals_among_the_warm(
     paths = made.write_speeds(tmp_path, made.cell("replay"), [1000])
     for loader, overrides, speed in (("dali_gpu", (), 900), ("dali_gpu", cold, 90), ("overlap", cold, 80)):
         paths += made.write_speeds(tmp_path, made.cell(loader, overrides=overrides), [speed])
-    warm, cold = tables.tasks(table_of(paths))
+    warm, cold = tables.tasks(cells_of(paths))
     assert warm.set_index("loader")["ceiling_share"].to_dict() == {"replay": 1.0, "dali_gpu": 0.9}
     assert cold.set_index("loader")["ceiling_share"].isna().to_dict() == {"dali_gpu": True, "overlap": True}
     words = wording.OPTIONS["trainer.cold_files=true"]
@@ -121,11 +115,9 @@ def test_a_cold_pass_is_named_and_has_neither_ceiling_nor_rivals_among_the_warm(
 
 def test_a_task_is_named_by_the_overrides_that_not_all_cells_share(tmp_path):
     common = "model.channels=[8, 16, 32]"
-    paths = made.write_speeds(tmp_path, made.cell("resident", overrides=(common, "model.stem=cifar")), [900])
-    paths += made.write_speeds(
-        tmp_path, made.cell("resident", overrides=(common, "model.stem=imagenet")), [800]
-    )
-    table = table_of(paths)
+    stems = ("cifar", "imagenet")
+    cells = [made.cell("resident", overrides=(common, f"model.stem={stem}")) for stem in stems]
+    table = cells_of(made.write(tmp_path, *map(made.record, cells)))
     assert sorted(table["variant"]) == ["model.stem=cifar", "model.stem=imagenet"]
     assert tables.shared_overrides(table) == [common]
     assert len(list(tables.tasks(table))) == 2
@@ -135,39 +127,34 @@ def test_a_partly_failed_cell_counts_what_finished_and_says_why(tmp_path):
     of = made.cell("overlap")
     failed = made.unfinished(of, "failed", "CUDA out of memory", repeat=1, gpu=made.H200)
     skipped = made.unfinished(made.cell("resident"), "skipped", "no GPU here")
-    table = table_of(made.write(tmp_path, made.record(of, 0), failed, skipped)).set_index("loader")
-    assert table.loc["overlap", ["status", "n_repeats", "sentence"]].tolist() == [
-        "partly",
-        1,
-        "CUDA out of memory",
-    ]
-    assert table.loc["resident", ["status", "n_repeats", "sentence"]].tolist() == [
-        "skipped",
-        0,
-        "no GPU here",
-    ]
+    table = cells_of(made.write(tmp_path, made.record(of, 0), failed, skipped)).set_index("loader")
+    told = table[["status", "n_repeats", "sentence"]].T.to_dict("list")
+    assert told == {"overlap": ["partly", 1, "CUDA out of memory"], "resident": ["skipped", 0, "no GPU here"]}
     assert pd.isna(table.loc["resident", "images_per_s"])
 
 
-@settings(max_examples=40)
-@given(st.one_of(st.binary(max_size=200), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(
-    lambda value: json.dumps(value).encode()
-)))  # fmt: skip
-def test_a_damaged_record_is_a_row_that_says_so(tmp_path_factory, content):
-    path = tmp_path_factory.mktemp("x") / "records/pipelining/cell-1/4.json"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(content)
-    table = load_records.read_records([path])
-    row = table.iloc[0]
-    assert row[["experiment", "cell_id", "repeat", "status"]].tolist() == [
-        "pipelining", "cell-1", 4, "damaged",
-    ]  # fmt: skip
-    assert row["sentence"]
-    assert tables.cells(table)["status"].tolist() == ["damaged"]
+any_json = st.recursive(st.none() | st.integers() | st.text(), st.lists)
+any_content = st.binary(max_size=200) | any_json.map(lambda value: json.dumps(value).encode())
+
+
+@settings(max_examples=8)
+@given(st.lists(any_content, min_size=5, max_size=5))
+def test_a_damaged_record_is_a_row_that_says_so(tmp_path_factory, contents):
+    paths = []
+    for number, content in enumerate(contents):
+        path = tmp_path_factory.mktemp("x") / f"records/pipelining/cell-{number}/4.json"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        paths.append(path)
+    table = load_records.read_records(paths)
+    told = table[["experiment", "cell_id", "repeat", "status"]].to_numpy().tolist()
+    assert told == [["pipelining", f"cell-{number}", 4, "damaged"] for number in range(5)]
+    assert table["sentence"].all()
+    assert tables.cells(table)["status"].tolist() == ["damaged"] * 5
 
 
 def test_no_records_no_rows():
-    table = tables.cells(load_records.read_records([]))
+    table = cells_of([])
     assert table.empty
     assert "images_per_s" in table
 
@@ -176,9 +163,7 @@ def test_batches_are_medians_of_the_step_synchronised_cells(tmp_path):
     noted = made.cell("dataloader_workers", workers=2, prefetch_factor=2, synchronise="step", batch_size=32)
     paths = made.write_speeds(tmp_path, noted, [1000, 2000, 4000])
     paths += made.write_speeds(tmp_path, made.cell("overlap"), [500])
-    steps, damaged = load_records.read_steps(find_results.Found(paths).steps_paths)
-    assert damaged == []
-    table = tables.batches(load_records.read_records(paths), steps)
+    table = tables.batches(load_records.read_records(paths), steps_of(paths))
     assert table["batch"].tolist() == list(range(1, 21))
     assert set(table["loader"]) == {"dataloader_workers"}
     assert set(table["n_repeats"]) == {3}
@@ -191,50 +176,47 @@ def test_batches_beyond_the_step_limit_are_for_the_times_alone(tmp_path):
     few = made.cell("dataloader_sync", synchronise="step", steps=7)
     all_of_it = made.cell("overlap", synchronise="step")
     paths = made.write_speeds(tmp_path, few, [1000, 2000]) + made.write_speeds(tmp_path, all_of_it, [1000])
-    steps, _ = load_records.read_steps(find_results.Found(paths).steps_paths)
-    counts = tables.batches(load_records.read_records(paths), steps).groupby("loader")["batch"].max()
-    assert counts.to_dict() == {"dataloader_sync": 7, "overlap": 20}
+    batches = tables.batches(load_records.read_records(paths), steps_of(paths))
+    assert batches.groupby("loader")["batch"].max().to_dict() == {"dataloader_sync": 7, "overlap": 20}
 
 
 def test_a_bad_step_table_is_named_and_the_rest_is_read(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap", synchronise="step"), [500, 600])
-    found = find_results.Found(paths)
-    found.steps_paths[0].write_bytes(b"not parquet")
-    steps, damaged = load_records.read_steps(found.steps_paths)
-    assert len(damaged) == 1
-    assert "0.steps.parquet" in damaged[0]
+    steps_paths = [path.with_suffix(".steps.parquet") for path in paths]
+    steps_paths[0].write_bytes(b"not parquet")
+    steps, (damaged,) = load_records.read_steps(steps_paths)
+    assert "0.steps.parquet" in damaged
     assert set(steps["repeat"]) == {1}
 
 
 def test_tabulate_writes_whole_files(tmp_path):
-    ids = made.write_pipelining(tmp_path)["pipelining"]
-    found = find_results.find_own(tmp_path, ["pipelining"], {"pipelining": {"cells": ids, "repeats": 3}})
-    assert not found.missing
+    paths = made.write_speeds(tmp_path, made.cell("overlap", synchronise="step"), [500, 600])
+    paths += made.write_speeds(tmp_path, made.cell("resident"), [900])
     cells, batches = tmp_path / "out/cells.csv", tmp_path / "out/batches.csv"
-    publish.tabulate(found.paths, cells, batches)
-    assert len(pd.read_csv(cells)) == len(ids)
+    publish.tabulate(paths, cells, batches)
+    assert pd.read_csv(cells)["loader"].tolist() == ["overlap", "resident"]
     written = pd.read_csv(batches)
-    assert len(written) == 2 * 20
+    assert len(written) == 20
     assert {"Load(ms)", "Transfer(ms)", "Train(ms)", "Total(ms)"} <= set(written)
-    assert [path.name for path in Path(cells).parent.iterdir() if "partial" in path.name] == []
+    assert {path.name for path in cells.parent.iterdir()} == {"cells.csv", "batches.csv"}
 
 
 def test_a_step_table_that_is_gone_is_told_in_the_log(tmp_path, caplog):
-    ids = made.write_pipelining(tmp_path)["pipelining"]
-    found = find_results.find_own(tmp_path, ["pipelining"], {"pipelining": {"cells": ids, "repeats": 3}})
-    gone = found.steps_paths[0]
-    gone.unlink()
-    publish.tabulate(found.paths, tmp_path / "cells.csv", tmp_path / "batches.csv")
+    paths = made.write_speeds(tmp_path, made.cell("overlap"), [500, 600])
+    (gone := paths[0].with_suffix(".steps.parquet")).unlink()
+    publish.tabulate(paths, tmp_path / "cells.csv", tmp_path / "batches.csv")
     (said,) = caplog.messages
     assert f"the step table {gone} cannot be read" in said
-    assert len(pd.read_csv(tmp_path / "cells.csv")) == len(ids)
+    assert len(pd.read_csv(tmp_path / "cells.csv")) == 1
 
 
-def step_rows(path, epoch_batches, waits, train_ms=2.0, images=10):
-    """Steps with these waits (ms)."""
-    rows = pd.DataFrame({"path": path, "step": range(len(waits)), "wait_ms": waits})
-    rows["epoch"] = rows["step"] // epoch_batches
-    return rows.assign(total_ms=rows["wait_ms"] + train_ms, images=images)
+def epochs_of(batches, waits, warmup):
+    """How epochs of so many batches begin; waits: of all steps (ms), each of which trains for 2 ms."""
+    steps = pd.DataFrame({"path": "a", "step": range(len(waits)), "wait_ms": waits, "images": 10})
+    steps = steps.assign(epoch=steps["step"] // batches, total_ms=steps["wait_ms"] + 2.0)
+    records = pd.DataFrame({"path": ["a", "skipped"], "warmup_steps": pd.array([warmup, None], "Int64")})
+    (row,) = epoch_starts(records, steps).to_dict("records")
+    return row
 
 
 @pytest.mark.parametrize(
@@ -247,8 +229,7 @@ def step_rows(path, epoch_batches, waits, train_ms=2.0, images=10):
     ],
 )
 def test_epoch_starts_are_taken_apart_after_warmup(waits, warmup, share, rate):
-    records_ = pd.DataFrame({"path": ["a", "skipped"], "warmup_steps": pd.array([warmup, None], "Int64")})
-    (row,) = epoch_starts(records_, step_rows("a", 3, waits)).to_dict("records")
+    row = epochs_of(3, waits, warmup)
     assert (row["path"], row["epoch_batches"]) == ("a", 3)
     assert row["epoch_start_share"] == pytest.approx(share, nan_ok=True)
     assert row["within_epoch_images_per_s"] == pytest.approx(rate)
@@ -256,15 +237,14 @@ def test_epoch_starts_are_taken_apart_after_warmup(waits, warmup, share, rate):
 
 def test_repeats_whose_longest_epochs_differ_have_the_longer(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap"), [1000, 1000])
-    steps, _ = load_records.read_steps(find_results.Found(paths).steps_paths)
+    steps = steps_of(paths)
     steps = steps.assign(epoch=steps["step"] // 5)
     steps.loc[(steps["path"] == steps["path"].iloc[0]) & (steps["epoch"] == 0), "epoch"] = 1  # ten steps
-    assert tables.cells(load_records.read_records(paths), steps)["epoch_batches"].tolist() == [10]
+    assert cells_of(paths, steps)["epoch_batches"].tolist() == [10]
 
 
 def test_epochs_of_one_batch_have_no_rate_within():
-    records_ = pd.DataFrame({"path": ["a"], "warmup_steps": pd.array([1], "Int64")})
-    (row,) = epoch_starts(records_, step_rows("a", 1, [5.0, 5.0])).to_dict("records")
+    row = epochs_of(1, [5.0, 5.0], warmup=1)
     assert row["epoch_start_share"] == 1
     assert pd.isna(row["within_epoch_images_per_s"])
 
@@ -272,22 +252,20 @@ def test_epochs_of_one_batch_have_no_rate_within():
 def test_the_table_of_cells_has_the_median_share_of_epoch_starts(tmp_path):
     of = made.cell("overlap")
     paths = made.write_speeds(tmp_path, of, [1000, 1000, 1000])
-    steps, _ = load_records.read_steps(find_results.Found(paths).steps_paths)
+    steps = steps_of(paths)
     steps = steps.assign(epoch=steps["step"] // 5)
-    row = tables.cells(load_records.read_records(paths), steps).iloc[0]
+    row = cells_of(paths, steps).iloc[0]
     assert row["epoch_batches"] == 5
-    assert row["epoch_start_share"] == pytest.approx(
-        3 / 17, abs=0.01
-    )  # 17 steps, three of them start an epoch
+    # 17 steps, three of them start an epoch
+    assert row["epoch_start_share"] == pytest.approx(3 / 17, abs=0.01)
     assert row["within_epoch_images_per_s"] == pytest.approx(1000, rel=0.01)
-    without = tables.cells(load_records.read_records(paths)).iloc[0]
-    assert pd.isna(without["epoch_start_share"])
+    assert pd.isna(cells_of(paths)["epoch_start_share"]).all()
 
 
 def test_the_ceiling_has_its_range_and_n(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap"), [100])
     paths += made.write_speeds(tmp_path, made.cell("replay"), [200, 210, 250])
-    row = table_of(paths).iloc[0]
+    row = cells_of(paths).iloc[0]
     assert row[tables.CEILING[:4]].tolist() == [210, 200, 250, 3]
     assert row["ceiling_train_ms"] == pytest.approx(0.75 * 128 / 210 * 1e3)
 
@@ -296,7 +274,7 @@ def test_a_repeat_that_was_taken_up_again_counts_for_accuracy_and_not_for_rates(
     of = made.cell("resident", synchronise="step")
     whole = [made.record(of, repeat, 1000.0 + repeat, top1=0.5) for repeat in range(3)]
     again = [made.resumed(made.record(of, repeat, 10.0, top1=0.7), 200) for repeat in range(3, 8)]
-    (row,) = table_of(made.write(tmp_path, *whole, *again)).to_dict("records")
+    (row,) = cells_of(made.write(tmp_path, *whole, *again)).to_dict("records")
     assert (row["status"], row["n_repeats"], len(row["repeats"])) == ("done", 3, 3)
     assert (row["images_per_s"], row["images_per_s_min"], row["top1"]) == (1001.0, 1000.0, 0.7)
     assert pd.isna(row["images_per_s_ci95_low"])
@@ -308,7 +286,7 @@ def test_a_ceiling_from_before_a_hyper_parameter_came_bounds_what_came_later(tmp
     for number, old in enumerate(({"trainer": {"momentum": 0.9}}, {"trainer": {"momentum": 0.8}}, now)):
         cells = replace(made.cell("replay"), hyper=old), replace(made.cell("resident"), hyper=now)
         paths = [path for cell in cells for path in made.write(tmp_path / str(number), made.record(cell))]
-        table = tables.cells(load_records.read_records(paths)).set_index("loader")
+        table = cells_of(paths).set_index("loader")
         assert (table.loc["resident", "ceiling_share"] == 1) == (number != 1)
 
 
@@ -327,7 +305,7 @@ def rates_of(tmp_path, **shape):
     one = replace(one, warmup={"steps": shape["batches"] if whole else 3, "policy": ""})
     paths = made.write(tmp_path, one)
     steps = of_epochs(one, **shape).assign(path=str(paths[0]))
-    (row,) = tables.cells(load_records.read_records(paths), steps).to_dict("records")
+    (row,) = cells_of(paths, steps).to_dict("records")
     return [row[name] for name in tables.RATES], row["epoch_start_n"]
 
 

@@ -3,66 +3,64 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import record_fixtures as made
+from report_fixtures import cells_of, steps_of
 
-from gpufeed.report import claims, find_results, load_records, tables, verdicts, wording
+from gpufeed.core.record import Record
+from gpufeed.report import claims, verdicts, wording
 
-DAY = "2026-01-02"
 GPU = {"experiment": "hybrid_gpu"}
 
 
-def cells_of(paths):
-    return tables.cells(load_records.read_records(paths))
-
-
 def free(loader, workers=0, **axes):
-    axes = {"augment": "cpu", "batch_size": 32, "workers": workers, **axes}
-    return made.cell(loader, prefetch_factor=2 if workers else None, **axes)
+    usual = {"augment": "cpu", "batch_size": 32, "prefetch_factor": 2 if workers else None}
+    return made.cell(loader, workers=workers, **{**usual, **axes})
+
+
+def verdict_on(paths) -> verdicts.Verdict:
+    """The one answer to the records of one task."""
+    (verdict,) = verdicts.answers(cells_of(paths))
+    return verdict
 
 
 def answer(paths) -> str:
-    (verdict,) = verdicts.answers(cells_of(paths))
-    return verdict.sentence
-
-
-def lead(paths) -> str:
-    (verdict,) = verdicts.answers(cells_of(paths))
-    return verdict.lead
+    return verdict_on(paths).sentence
 
 
 def test_the_answer_names_the_best_its_ceiling_n_and_hardware(tmp_path):
     paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100, 101])
     paths += made.write_speeds(tmp_path, free("overlap", 2), [300, 310])
     paths += made.write_speeds(tmp_path, free("replay"), [610, 610])
-    said = answer(paths)
-    (verdict,) = verdicts.answers(cells_of(paths))
-    assert said.startswith(
-        "overlap, 2 workers, the highest median of those that load from the host: 305 images/s"
-    )
+    verdict = verdict_on(paths)
+    said = verdict.sentence
+    first = "overlap, 2 workers, the highest median of those that load from the host: 305 images/s"
+    assert said.startswith(first)
     assert "(median, range 300 to 310, n = 2)" in said
     assert "NVIDIA H200" in verdict.subject
     assert "50 % of the compute-only limit (replay), 610 images/s (median, range 610 to 610, n = 2)" in said
-    assert (
-        verdict.lead
-        == "overlap, 2 workers: 305 images/s, 3.03x the rate of dataloader_sync, 50 % of the limit"
-    )
+    lead = "overlap, 2 workers: 305 images/s, 3.03x the rate of dataloader_sync, 50 % of the limit"
+    assert verdict.lead == lead
     assert "faster than" not in said  # two repeats have no interval
     assert "Its rate is 3.03x (range 2.97x to 3.10x, n = 2) that of dataloader_sync (augment cpu)" in said
     assert "the ranges keep apart, and fewer than 6 repeats say no more." in said
 
 
-def rates(tmp_path, of, median, spread=0.01, count=6):
+def in_blocks(tmp_path, of, rates):
+    """A repeat in each block, a minute apart."""
+    repeats = [made.record(of, number, rate) for number, rate in enumerate(rates)]
+    started = (replace(one, started_at=f"2026-01-02T03:0{one.repeat}:00+00:00") for one in repeats)
+    return made.write(tmp_path, *started)
+
+
+def around(tmp_path, of, median, spread=0.01, count=6):
     """Repeats around a median, in blocks; spread: between the slowest and the median, as a share."""
     shares = [spread * (number / (count - 1) - 0.5) * 2 for number in range(count)]
-    repeats = [made.record(of, number, median * (1 + share)) for number, share in enumerate(shares)]
-    return made.write(
-        tmp_path, *(replace(one, started_at=f"{DAY}T03:0{one.repeat}:00+00:00") for one in repeats)
-    )
+    return in_blocks(tmp_path, of, [median * (1 + share) for share in shares])
 
 
 def test_from_six_repeats_on_the_interval_of_the_pairs_decides(tmp_path):
     """The blocks differ by 40 %, so that the ranges overlap; within each the two keep their ratio."""
-    paths = rates(tmp_path, free("dataloader_sync", **GPU), 100, 0.2)
-    paths += rates(tmp_path, free("overlap", 2, **GPU), 110, 0.2)
+    paths = around(tmp_path, free("dataloader_sync", **GPU), 100, 0.2)
+    paths += around(tmp_path, free("overlap", 2, **GPU), 110, 0.2)
     said = answer(paths)
     above = "the 95 % interval of the ratio lies above 1.03 (n = 6 pairs)."
     assert f"It is faster than the one other pipeline: {above}" in said
@@ -71,9 +69,9 @@ def test_from_six_repeats_on_the_interval_of_the_pairs_decides(tmp_path):
 
 
 def test_a_best_of_several_tells_of_how_many_comparisons_and_pairs(tmp_path):
-    paths = rates(tmp_path, free("dataloader_sync", **GPU), 100)
-    paths += rates(tmp_path, free("dataloader_workers", 2, **GPU), 120, count=7)
-    paths += rates(tmp_path, free("overlap", 2, **GPU), 150, count=8)
+    paths = around(tmp_path, free("dataloader_sync", **GPU), 100)
+    paths += around(tmp_path, free("dataloader_workers", 2, **GPU), 120, count=7)
+    paths += around(tmp_path, free("overlap", 2, **GPU), 150, count=8)
     said = answer(paths)
     assert "It is faster than both other pipelines: " in said
     assert "(2 comparisons, not corrected for their number, n = 6 to 7 pairs)." in said
@@ -82,14 +80,12 @@ def test_a_best_of_several_tells_of_how_many_comparisons_and_pairs(tmp_path):
 def test_the_fastest_is_told_from_the_next_loader_that_trains_by_the_same_step(tmp_path):
     graphs = {**GPU, "cuda_graphs": True}
     speeds = {"resident": [400, 402], "host_cache": [200, 202], "overlap": [100, 101]}
-    paths = [
-        path
-        for name, two in speeds.items()
-        for path in made.write_speeds(tmp_path, free(name, **graphs), two)
-    ]
+    paths = []
+    for name, two in speeds.items():
+        paths += made.write_speeds(tmp_path, free(name, **graphs), two)
     paths += made.write_speeds(tmp_path, free("resident", pin_memory=False, **graphs), [300, 301])
     once = made.write_speeds(tmp_path, free("overlap", **GPU, cuda_graphs=False), [250])
-    (verdict,) = verdicts.answers(cells_of([*paths, *once]))
+    verdict = verdict_on([*paths, *once])
     first, *doubts = verdict.shown
     assert first == (
         "Fastest of 4 pipelines measured with this step on this card, 2.00x the rate of the runner-up, "
@@ -99,7 +95,7 @@ def test_the_fastest_is_told_from_the_next_loader_that_trains_by_the_same_step(t
     assert "they train by another step: overlap, eager. Without CUDA graphs the time to train" in unlike
     assert verdict.sentence.count(unlike) == 1
     once = made.write_speeds(tmp_path / "once", free("dali_gpu", **graphs), [250])
-    (verdict,) = verdicts.answers(cells_of([*paths, *once]))
+    verdict = verdict_on([*paths, *once])
     assert verdict.shown[0] == (
         "Highest rate of 5 pipelines measured on this card, 1.60x the rate of the runner-up, dali_gpu. Their "
         "order is not settled, since these ran once only: dali_gpu."
@@ -111,7 +107,7 @@ def test_a_loader_that_alone_trains_by_its_step_is_compared_with_nothing(tmp_pat
     eager = {"dataloader_sync": [222, 223], "overlap": [100, 101]}
     for name, two in eager.items():
         paths += made.write_speeds(tmp_path, free(name, cuda_graphs=False, **GPU), two)
-    (verdict,) = verdicts.answers(cells_of(paths))
+    verdict = verdict_on(paths)
     assert verdict.lead == "resident, CUDA graphs: 401 images/s"  # and no factor to dataloader_sync
     assert verdict.shown[0].startswith(
         "No other loader was measured with the step of resident, CUDA graphs, so these do not compare with "
@@ -121,43 +117,35 @@ def test_a_loader_that_alone_trains_by_its_step_is_compared_with_nothing(tmp_pat
     shared = {**GPU, "experiment": "pipelining"}
     paths = made.write_speeds(tmp_path, free("overlap", 2, cuda_graphs=True, **shared), [400, 402])
     paths += made.write_speeds(tmp_path, free("dataloader_sync", cuda_graphs=False, **shared), [222, 223])
-    (verdict,) = verdicts.answers(cells_of(paths))
+    verdict = verdict_on(paths)
     assert verdict.lead == "overlap, 2 workers, CUDA graphs: 401 images/s"
     assert "do not compare with it: dataloader_sync, eager" in verdict.shown[0]
     assert "1.80x" not in verdict.sentence
 
 
 def test_the_plain_loader_counts_where_it_trains_by_the_same_step(tmp_path):
-    of = {"resident": True, "overlap": True, "dataloader_sync": False}
-    speeds = {"resident": 400, "overlap": 300, "dataloader_sync": 222}
     paths = []
-    for name, graphs in of.items():
-        rate = speeds[name]
+    for name, graphs, rate in (
+        ("resident", True, 400),
+        ("overlap", True, 300),
+        ("dataloader_sync", False, 222),
+    ):
         paths += made.write_speeds(tmp_path, free(name, cuda_graphs=graphs, **GPU), [rate, rate + 1])
-    (verdict,) = verdicts.answers(cells_of(paths))
+    verdict = verdict_on(paths)
     assert verdict.lead == "resident: 400 images/s"
     assert "Fastest of 2 loaders measured with this step on this card, 1.33x the rate of" in verdict.shown[0]
     assert "they train by another step: dataloader_sync, eager." in verdict.shown[1]
     graphs = made.write_speeds(tmp_path, free("dataloader_sync", cuda_graphs=True, **GPU), [200, 201])
-    (verdict,) = verdicts.answers(cells_of([*paths, *graphs]))
+    verdict = verdict_on([*paths, *graphs])
     assert verdict.lead == "resident: 400 images/s, 2.00x the rate of dataloader_sync"
 
 
 def test_a_ratio_of_pairs_below_one_is_level(tmp_path):
     """The median of the first is higher, 105 and 101, and in four of seven pairs the other was faster."""
-    paths, speeds = [], {"resident": (100, 101, 102, 105, 110, 110, 110)}
-    speeds["overlap"] = (101, 102, 103, 106, 80, 80, 80)
-    for name, rates_ in speeds.items():
-        of = free(name, **GPU)
-        blocks = [made.record(of, number, rate) for number, rate in enumerate(rates_)]
-        paths += made.write(
-            tmp_path, *(replace(one, started_at=f"{DAY}T03:0{one.repeat}:00+00:00") for one in blocks)
-        )
-    (verdict,) = verdicts.answers(cells_of(paths))
-    assert (
-        "Highest rate of 2 loaders measured on this card, level with the runner-up, overlap."
-        in (verdict.shown[0])
-    )
+    paths = in_blocks(tmp_path, free("resident", **GPU), (100, 101, 102, 105, 110, 110, 110))
+    paths += in_blocks(tmp_path, free("overlap", **GPU), (101, 102, 103, 106, 80, 80, 80))
+    said = "Highest rate of 2 loaders measured on this card, level with the runner-up, overlap."
+    assert said in verdict_on(paths).shown[0]
 
 
 def test_repeats_that_shared_their_gpu_are_named(tmp_path):
@@ -184,22 +172,22 @@ def test_memory_that_does_not_settle_is_named(tmp_path):
 
     paths = made.write(tmp_path, *(grown(number, mib) for number, mib in enumerate((None, 900.0, 1100.0))))
     paths += made.write(tmp_path, made.record(free("resident", augment="torch", **GPU), 0))
-    assert "Memory grew in every part of 2 of 3 repeats of overlap, 2 workers and did not settle" in answer(
-        paths
-    )
+    said = "Memory grew in every part of 2 of 3 repeats of overlap, 2 workers and did not settle"
+    assert said in answer(paths)
     assert "Memory grew" not in answer(paths[:1] + paths[3:])
 
 
 def test_overlapping_ranges_are_not_called_faster(tmp_path):
     paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100, 120])
     paths += made.write_speeds(tmp_path, free("overlap", 2), [115, 130])
-    said = answer(paths)
+    verdict = verdict_on(paths)
+    said = verdict.sentence
     assert "is faster" not in said
-    assert (
-        "It is not shown to be faster than dataloader_sync (augment cpu), which runs at 110 images/s" in said
-    )
+    plain = "dataloader_sync (augment cpu), which runs at 110 images/s"
+    assert f"It is not shown to be faster than {plain}" in said
     assert "the ratio is 1.11x (range 0.96x to 1.30x, n = 2)." in said
-    assert lead(paths) == "overlap, 2 workers: 122 images/s, not shown to be faster than dataloader_sync"
+    lead = "overlap, 2 workers: 122 images/s, not shown to be faster than dataloader_sync"
+    assert verdict_on(paths).lead == lead
     assert "no replay cell was measured" in said
 
 
@@ -210,7 +198,7 @@ def test_one_repeat_is_too_few_to_call(tmp_path):
     assert "is faster" not in said
     assert "One repeat is too few to call it faster than dataloader_sync" in said
     assert "n = 1" in said
-    assert lead(paths) == (
+    assert verdict_on(paths).lead == (
         "overlap, 2 workers: 900 images/s, not shown to be faster than dataloader_sync (one repeat)"
     )
 
@@ -221,15 +209,18 @@ def test_nothing_finished_no_answer(tmp_path):
     assert claims.notebook_claims(cells_of(paths)) == []
 
 
-def claims_of(tmp_path, speeds, wait_share=0.5, gpu=made.H200, repeats=2):
-    """Answers by claim, for {(workers, synchronise): images/s}."""
+def claims_on(paths) -> dict[str, verdicts.Verdict]:
+    """The answers to the notebook's claims by claim."""
+    return {verdict.claim: verdict for verdict in claims.notebook_claims(cells_of(paths))}
+
+
+def claims_of(tmp_path, speeds, repeats=2):
+    """As `claims_on`, for {(workers, synchronise): images/s}."""
     paths = []
     for (workers, synchronise), speed in speeds.items():
         of = free("dataloader_workers" if workers else "dataloader_sync", workers, synchronise=synchronise)
-        paths += made.write_speeds(
-            tmp_path, of, [speed, speed * 1.01][:repeats], wait_share=wait_share, gpu=gpu
-        )
-    return {verdict.claim: verdict for verdict in claims.notebook_claims(cells_of(paths))}
+        paths += made.write_speeds(tmp_path, of, [speed, speed * 1.01][:repeats], wait_share=0.5)
+    return claims_on(paths)
 
 
 @pytest.mark.parametrize(
@@ -284,12 +275,12 @@ def test_claim_of_the_right_number_of_workers(tmp_path, sweep, expected, enough)
     ],
 )
 def test_claim_that_the_gpu_never_waits_is_judged_by_the_range(tmp_path, shares, gpu, expected):
-    of = free("dataloader_workers", 2)
-    paths = made.write(
-        tmp_path,
-        *(made.record(of, repeat, 20, wait_share=share, gpu=gpu) for repeat, share in enumerate(shares)),
+    repeats = (
+        made.record(free("dataloader_workers", 2), number, 20, wait_share=share, gpu=gpu)
+        for number, share in enumerate(shares)
     )
-    verdict = {one.claim: one for one in claims.notebook_claims(cells_of(paths))}["the GPU never waits"]
+    paths = made.write(tmp_path, *repeats)
+    verdict = claims_on(paths)["the GPU never waits"]
     assert verdict.answer == expected, verdict.sentence
     if shares == (0.6, 0.62):
         assert "for 61 % (range 60 % to 62 %) of the time" in verdict.sentence
@@ -300,9 +291,8 @@ def test_the_number_of_workers_is_judged_at_the_settings_of_the_sweep(tmp_path):
     paths = []
     for workers, speed in {1: 10, 2: 20, 4: 40, 8: 41, 16: 30}.items():
         paths += made.write_speeds(tmp_path, free("dataloader_workers", workers), [speed, speed * 1.03])
-    odd = made.cell("dataloader_workers", workers=2, prefetch_factor=8, augment="cpu", batch_size=32)
-    paths += made.write_speeds(tmp_path, odd, [50, 51])
-    verdict = {one.claim: one for one in claims.notebook_claims(cells_of(paths))}["use 4-8 workers"]
+    paths += made.write_speeds(tmp_path, free("dataloader_workers", 2, prefetch_factor=8), [50, 51])
+    verdict = claims_on(paths)["use 4-8 workers"]
     assert verdict.answer == "holds", verdict.sentence
     assert "not shown to be slower is 4." in verdict.sentence
 
@@ -329,48 +319,23 @@ def test_pipelining_is_answered_for_the_host_first_then_overlap_then_resident(tm
     assert at == sorted(at)
 
 
-def test_other_experiments_are_answered_with_the_fastest(tmp_path):
-    axes = {"experiment": "hybrid_gpu", "batch_size": 32}
-    paths = made.write_speeds(tmp_path, made.cell("resident", **axes), [300, 310])
-    paths += made.write_speeds(tmp_path, made.cell("dataloader_sync", **axes), [100, 101])
-    (verdict,) = verdicts.answers(cells_of(paths))
-    assert verdict.sentence.startswith("resident: 305 images/s")
-    assert "Its range lies above that of the one other pipeline" in verdict.sentence
+LEVEL = ("not distinguishable", "not distinguishable from", "not distinguishable from the limit")
+BUSY = "machine too busy to tell it from the limit"
 
 
 @pytest.mark.parametrize(
     ("speeds", "how", "said", "short"),
     [
         ([100, 110], "below", "51 % of the compute-only", "51 % of the limit"),
-        (
-            [190, 205],
-            "not distinguishable",
-            "not distinguishable from",
-            "not distinguishable from the limit",
-        ),
-        (
-            [200, 200],
-            "not distinguishable",
-            "not distinguishable from",
-            "not distinguishable from the limit",
-        ),
-        ([220], "not distinguishable", "not distinguishable from", "not distinguishable from the limit"),
+        ([190, 205], *LEVEL),
+        ([200, 200], *LEVEL),
+        ([220], *LEVEL),
         ([211, 213], "above", "3.4 % above the compute-only", "3.4 % above the limit"),
         ([580, 620], "disturbed", "293 % of the compute-only", "293 % of the limit: disturbed"),
         ([570], "disturbed", "278 % of the compute-only", "278 % of the limit: disturbed"),
         ([60, 1620], "disturbed", "410 % of the compute-only", "410 % of the limit: disturbed"),
-        (
-            [100, 205],
-            "machine too busy",
-            "74 % of the compute-only",
-            "machine too busy to tell it from the limit",
-        ),
-        (
-            [60, 300],
-            "machine too busy",
-            "88 % of the compute-only",
-            "machine too busy to tell it from the limit",
-        ),
+        ([100, 205], "machine too busy", "74 % of the compute-only", BUSY),
+        ([60, 300], "machine too busy", "88 % of the compute-only", BUSY),
     ],
 )
 def test_each_place_beside_the_ceiling_has_its_words(tmp_path, speeds, how, said, short):
@@ -392,11 +357,10 @@ def test_each_place_beside_the_ceiling_has_its_words(tmp_path, speeds, how, said
 
 def test_from_six_repeats_on_the_interval_decides_on_the_ceiling_too(tmp_path):
     """Blocks differ by 40 %, and in each the pipeline has 98 % of its ceiling."""
-    paths = rates(tmp_path, free("overlap"), 98, 0.2) + rates(tmp_path, free("replay"), 100, 0.2)
+    paths = around(tmp_path, free("overlap"), 98, 0.2) + around(tmp_path, free("replay"), 100, 0.2)
     assert cells_of(paths).iloc[0]["against_ceiling"] == "below"
-    paths = rates(tmp_path / "x", free("overlap"), 98, 0.2, 5) + rates(
-        tmp_path / "x", free("replay"), 100, 0.2, 5
-    )
+    paths = around(tmp_path / "x", free("overlap"), 98, 0.2, 5)
+    paths += around(tmp_path / "x", free("replay"), 100, 0.2, 5)
     assert cells_of(paths).iloc[0]["against_ceiling"] == "machine too busy"
 
 
@@ -406,7 +370,7 @@ def test_a_wide_interval_that_holds_the_ceiling_is_no_answer(tmp_path):
     for number, (speeds, how) in enumerate([(narrow, "not distinguishable"), (wide, "machine too busy")]):
         paths = made.write_speeds(tmp_path / str(number), free("overlap"), speeds)
         paths += made.write_speeds(tmp_path / str(number), free("replay"), [100] * 8)
-        (verdict,) = verdicts.answers(cells_of(paths))
+        verdict = verdict_on(paths)
         assert cells_of(paths).iloc[0]["against_ceiling"] == how
         assert ("not distinguishable" in verdict.lead) is (how == "not distinguishable")
         assert ("machine too busy" in verdict.lead) is (how != "not distinguishable")
@@ -418,7 +382,7 @@ def test_a_task_with_a_pipeline_far_above_its_ceiling_is_not_ranked(tmp_path, ex
     paths = made.write_speeds(tmp_path, free("dataloader_sync", **axes), [100, 101])
     paths += made.write_speeds(tmp_path, free("overlap", 2, **axes), [2428, 2599, 2800])
     paths += made.write_speeds(tmp_path, free("replay", **axes), [699, 896, 946])
-    (verdict,) = verdicts.answers(cells_of(paths))
+    verdict = verdict_on(paths)
     assert verdict.lead == "overlap, 2 workers: 290 % of the limit: the measurement was disturbed"
     assert "2,599 images/s (median, range 2,428 to 2,800, n = 3)" in verdict.sentence
     assert "896 images/s (median, range 699 to 946, n = 3)" in verdict.sentence
@@ -435,18 +399,14 @@ def test_the_answer_says_how_much_of_the_wait_is_the_first_batch_of_an_epoch(tmp
     of = free("overlap", 2)
     paths = made.write_speeds(tmp_path, of, [100, 101], wait_share=0.5)
     for path in paths:
-        made.steps(load_records.Record.read(path), 48, epoch_batches=16, start_ms=9_000.0).to_parquet(
-            path.with_name(f"{path.stem}.steps.parquet")
-        )
-    steps, _ = load_records.read_steps(find_results.Found(paths).steps_paths)
-    (verdict,) = verdicts.answers(tables.cells(load_records.read_records(paths), steps))
-    row = tables.cells(load_records.read_records(paths), steps).iloc[0]
-    assert row["epoch_start_share"] > verdicts.MOSTLY_AT_START
+        steps = made.steps(Record.read(path), 48, epoch_batches=16, start_ms=9_000.0)
+        steps.to_parquet(path.with_suffix(".steps.parquet"))
+    cells = cells_of(paths, steps_of(paths))
+    (verdict,) = verdicts.answers(cells)
+    assert cells["epoch_start_share"][0] > verdicts.MOSTLY_AT_START
     assert "of its wait falls on the first batch of an epoch (16 batches an epoch)" in verdict.sentence
-    assert (
-        f"within an epoch it runs at {wording.count(row['within_epoch_images_per_s'])} images/s."
-        in verdict.sentence
-    )
+    within = wording.count(cells["within_epoch_images_per_s"][0])
+    assert f"within an epoch it runs at {within} images/s." in verdict.sentence
     assert "first batch" not in answer(paths)  # without step tables nothing is said of it
 
 
@@ -463,14 +423,14 @@ def test_what_sharing_the_cores_hides_is_named_on_a_cpu_only(tmp_path):
 
 
 def test_augments_that_do_other_things_to_the_pixels_do_not_compete(tmp_path):
+    paths = []
     for loader, augment, speed in (
-        ("dali_gpu", "dali", 900),
-        ("dali_gpu", "torch", 500),
-        ("resident", "torch", 300),
+        *(("dali_gpu", "dali", 900), ("dali_gpu", "torch", 500)),
+        *(("resident", "torch", 300), ("dataloader_sync", "cpu", 100)),
     ):
-        made.write_speeds(tmp_path, made.cell(loader, "gpu_decoding", augment=augment), [speed, speed + 1])
-    made.write_speeds(tmp_path, made.cell("dataloader_sync", "gpu_decoding", augment="cpu"), [100, 101])
-    augmented, alone = verdicts.answers(cells_of(sorted(tmp_path.glob("records/*/*/*.json"))))
+        of = made.cell(loader, "gpu_decoding", augment=augment)
+        paths += made.write_speeds(tmp_path, of, [speed, speed + 1])
+    augmented, alone = verdicts.answers(cells_of(paths))
     assert augmented.subject.split("; ")[0].endswith(", augmented")
     assert augmented.sentence.startswith("dali_gpu: 500 images/s")
     assert "Its range lies above those of both other pipelines" in augmented.sentence
@@ -514,7 +474,7 @@ def test_an_answer_says_once_how_the_step_of_its_pipelines_ran(tmp_path, axis, s
         for loader, speeds in {"resident": [300, 310], "dali_gpu": [100, 101], "replay": [400, 410]}.items():
             cell = free(loader, **GPU, **{axis: loader in on})
             paths += made.write_speeds(tmp_path / name, cell, speeds)
-        (verdict,) = verdicts.answers(cells_of(paths))
+        verdict = verdict_on(paths)
         return verdict.subject.split("; ")[0], verdict.lead.split(":")[0]
 
     task, label = told("none")
@@ -529,9 +489,9 @@ def test_pipelines_that_the_fastest_is_not_shown_to_beat_are_listed(tmp_path):
     for number in (2, 3):
         of = dict(list(speeds.items())[:number])
         paths = []
-        for loader, rates_ in of.items():
+        for loader, rates in of.items():
             cell = made.cell(loader, "tensor_cache")
-            paths += made.write_speeds(tmp_path / str(number), cell, rates_)
+            paths += made.write_speeds(tmp_path / str(number), cell, rates)
         others = "dataloader_sync" if number == 2 else "host_cache or dataloader_sync"
         assert f"It is not shown to be faster than {others}." in answer(paths)
 

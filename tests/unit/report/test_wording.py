@@ -1,6 +1,7 @@
 import pytest
 import record_fixtures as made
-from test_verdicts import GPU, cells_of, free
+from report_fixtures import cells_of
+from test_verdicts import GPU, free
 
 from gpufeed.report import tables, wording
 

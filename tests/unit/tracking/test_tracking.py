@@ -31,15 +31,8 @@ NOWHERE = "http://127.0.0.1:9"  # the port `discard`, where nobody answers
 
 
 def entry(epoch=0, accuracy=None):
-    told = {
-        "epoch": epoch,
-        "steps": 4,
-        "images": 30,
-        "epoch_s": 0.5,
-        "images_per_s": 60.0,
-        "train_loss": 1.25,
-    }
-    return {**told, "accuracy": accuracy}
+    counts = {"epoch": epoch, "steps": 4, "images": 30, "epoch_s": 0.5, "images_per_s": 60.0}
+    return {**counts, "train_loss": 1.25, "accuracy": accuracy}
 
 
 ACCURACY = {"top1": 0.75, "loss": 0.9, "split": "test", "images": 12, "correct": 9}
@@ -83,10 +76,8 @@ def test_a_row_an_epoch_with_the_accuracy_where_there_is_one(tmp_path):
     write_metrics(path, EPOCHS)
     first, second = rows(path)
     assert tuple(first) == COLUMNS
-    assert first == {**{key: str(value) for key, value in entry().items() if key != "accuracy"}} | {
-        "top1": "",
-        "evaluation_loss": "",
-    }
+    counted = {key: str(value) for key, value in entry().items() if key != "accuracy"}
+    assert first == counted | {"top1": "", "evaluation_loss": ""}
     assert (second["epoch"], second["top1"], second["evaluation_loss"]) == ("1", "0.75", "0.9")
     assert [file.name for file in path.parent.iterdir()] == ["metrics.csv"]
 
@@ -212,6 +203,5 @@ def test_a_training_that_goes_on_has_the_rows_before_it_from_the_start(tmp_path)
 
 def test_the_sender_is_a_program_of_its_own():
     """A process that trains imports nothing of wandb."""
-    code = "import sys; from gpufeed.tracking import epoch_tracking\n"
-    code += "sys.exit('wandb' in sys.modules)"
+    code = "import sys; from gpufeed.tracking import epoch_tracking; sys.exit('wandb' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

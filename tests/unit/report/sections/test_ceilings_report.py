@@ -4,15 +4,15 @@ import base64
 import csv
 import io
 import re
-from xml.etree import ElementTree
 
 import ceilings_fixtures as made
 import measure_fixtures as toys
 import pandas as pd
 import pytest
 import record_fixtures as records
-from config_fixtures import merged
+from config_fixtures import with_tiny
 from image_fixtures import write_dataset
+from report_fixtures import words_of
 from workflow_fixtures import Named, run_script
 
 from gpufeed.benchmarks.ceilings.stages import difference
@@ -21,8 +21,10 @@ from gpufeed.core.cells import cell_id
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import CEILINGS
-from gpufeed.report import publish, style
+from gpufeed.report import publish
 from gpufeed.report.sections import ceilings, ceilings_rows
+
+TASK = "vit_tiny on synthetic_224, bf16"
 
 
 def several():
@@ -65,18 +67,9 @@ def test_the_table_and_the_figure(tmp_path):
     assert float(slow["images_per_s_compute_only_median"]) == pytest.approx(1000)
     assert float(slow["decode_at_most"]) == pytest.approx(2.63 / 1.38)
     assert (slow["fetch_s"], slow["fetch_reason"]) == ("", "The kernel kept the files.")
-    assert (skipped["status"], skipped["sentence"], skipped["au_median"]) == (
-        "skipped",
-        "There is no GPU.",
-        "",
-    )
-    words = "".join(ElementTree.parse(tmp_path / "f.svg").getroot().itertext())
-    for text in (
-        "overlap, 4 workers",
-        "AU 38.0 %, input-bound",
-        "wait, decode",
-        "vit_tiny on synthetic_224, bf16",
-    ):
+    assert skipped.items() >= {"status": "skipped", "sentence": "There is no GPU.", "au_median": ""}.items()
+    words = words_of((tmp_path / "f.svg").read_text())
+    for text in ("overlap, 4 workers", "AU 38.0 %, input-bound", "wait, decode", TASK):
         assert text in words
     assert "first batch" not in words
     publish.plot_ceilings(paths[2:], tmp_path / "t.csv", tmp_path / "f.svg")
@@ -85,96 +78,95 @@ def test_the_table_and_the_figure(tmp_path):
 
 @pytest.mark.usefixtures("drawn")
 def test_speed_against_au_has_every_pipeline_that_is_done():
-    svg = style.to_svg(ceilings.draw_speeds(several()))
-    words = "".join(ElementTree.fromstring(svg[svg.index("<svg") :]).itertext())
-    for text in (
-        "overlap, 4 workers",
-        "100%",
-        "images per second, end to end",
-        "vit_tiny on synthetic_224, bf16",
-    ):
+    figure = ceilings.draw_speeds(several())
+    words = words_of(figure)
+    for text in ("overlap, 4 workers", "100%", "images per second, end to end", TASK):
         assert text in words
     assert "8 workers" not in words
-    (axis,) = ceilings.draw_speeds(several()).axes
+    (axis,) = figure.axes
     points = [container.lines[0].get_xydata()[0].tolist() for container in axis.containers]
     assert points == [pytest.approx([1 / 1.01, 1000 / 1.01]), pytest.approx([1 / 2.63, 1000 / 2.63])]
-    assert "Nothing to draw" in style.to_svg(ceilings.draw_speeds(several()[2:]))
+    assert "Nothing to draw" in words_of(ceilings.draw_speeds(several()[2:]))
     lone = made.document(made.pairs(0.01), input_s=0.5, cell={"batch_size": 512})
     assert len(ceilings.draw_speeds([*several(), lone]).axes) == 1  # compared with nothing
     assert len(ceilings.draw_speeds([lone]).axes) == 1
 
 
+def write_page(folder, damaged=False, planned=(), repeats=(), cells=()):
+    """Write a page with `several`; return what was found, the plan, its HTML and its text.
+
+    planned, cells: names of more limits and of cells that are planned. repeats: records to write too.
+    """
+    names = [made.write(folder, found).stem for found in several()]
+    if damaged:
+        (folder / "ceilings/limits/broken.json").write_text("{")
+    records.write(folder, *repeats)
+    info = records.plan_info({"limits": [*cells, *(one.cell_id for one in repeats)]}, repeats=2)
+    info["experiments"]["limits"]["ceilings"] = [*names, *planned]
+    out = folder / "report.html"
+    found = publish.report(folder, ["limits"], info, out)
+    return found, info, out.read_text(encoding="utf-8"), records.text_of(out)
+
+
 def test_the_page_has_the_part_and_what_is_missing(tmp_path):
-    paths = [made.write(tmp_path, found) for found in several()]
-    (tmp_path / "ceilings/limits/broken.json").write_text("{")
-    info = records.plan_info({"limits": []}, repeats=1)
-    info["experiments"]["limits"]["ceilings"] = [*(path.stem for path in paths), "broken", "to-come"]
-    told = publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
-    text = records.text_of(tmp_path / "report.html")
+    found, info, _, text = write_page(tmp_path, damaged=True, planned=["broken", "to-come"])
     part = text[text.index("How far from the limit") :]
-    assert (
-        "vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200, torch 2.10.0. 8 pairs of segments" in part
-    )
-    assert "segments of 1 epoch each" in part
-    assert (
+    for words in (
+        f"{TASK}, batch 128; NVIDIA H200, torch 2.10.0. 8 pairs of segments",
+        "segments of 1 epoch each",
         "overlap, 4 workers 38.0 % 38.02 to 38.02 62.0 % 0.0 % 380 1,000 380 not told apart from end to end "
-        "input-bound" in part
-    )
-    assert part.index("99.0 %") < part.index("38.0 %")  # the fastest first
-    assert "The GPU waits 62 % of the epoch, 48 points of it for decode in 4 worker processes" in part
-    assert (
+        "input-bound",
+        "The GPU waits 62 % of the epoch, 48 points of it for decode in 4 worker processes",
         "decode: 1.25 s an epoch of the loader alone (median of 6 rounds); without it at most 1.9x, "
-        "48 points of the epoch" in part
-    )
-    assert "fetch: not measured. The kernel kept the files." in part
-    assert "first epoch 5.26 s, steady epochs 2.63 s" in part
-    assert "damaged broken:" in part
-    assert f"skipped {paths[2].stem}: There is no GPU." in part
-    assert "1 more of its cells has not been compared" in part
-    assert "1 measurement of limits" in publish.say_missing(told, info)
+        "48 points of the epoch",
+        "fetch: not measured. The kernel kept the files.",
+        "first epoch 5.26 s, steady epochs 2.63 s",
+        "damaged broken:",
+        f"skipped {several()[2]['cell_id']}: There is no GPU.",
+        "1 more of its cells has not been compared",
+    ):
+        assert words in part
+    assert part.index("99.0 %") < part.index("38.0 %")  # the fastest first
+    assert "1 measurement of limits" in publish.say_missing(found, info)
 
 
-def test_ceilings_without_repeats_are_the_answer(tmp_path):
-    info = records.plan_info({"limits": []}, repeats=1)
-    info["experiments"]["limits"]["ceilings"] = [made.write(tmp_path, found).stem for found in several()]
-    publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
-    text = records.text_of(tmp_path / "report.html")
+@pytest.fixture(scope="module")
+def ceilings_alone(tmp_path_factory):
+    """(HTML, text) of a page with ceilings, whose repeats are still to come."""
+    return write_page(tmp_path_factory.mktemp("alone"), planned=["to-come"], cells=["never-measured"])[2:]
+
+
+def test_ceilings_without_repeats_are_the_answer(ceilings_alone):
+    _, text = ceilings_alone
     top = text[: text.index("How far from the limit Each cell")]
-    assert "How far from the limit, vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200" in top
+    assert f"How far from the limit, {TASK}, batch 128; NVIDIA H200" in top
     answer = (
         "overlap: AU 99.0 %, 990 images/s, the highest AU of 2 pipelines; next overlap, 4 workers 38.0 %, "
         "61 points below. Compute-bound: the GPU waits 1.0 % of the epoch"
     )
     assert answer in top
-    assert "No pipeline has a finished repeat yet." not in text
     assert "Limits only, of 2 cells; no repeat of a cell was measured · 1 skipped" in top
     assert "input-bound" not in top[: top.index("How fast each is")]
-    assert "No loader was measured yet." not in text
     assert "overlap not judged" in text
 
 
-def ceilings_page(tmp_path, *records_, missing=()):
-    """(HTML, text) of a page with ceilings and maybe records."""
-    cells = list(dict.fromkeys(record.cell_id for record in records_)) or ["never-measured"]
-    info = records.plan_info({"limits": cells}, repeats=2)
-    paths = [made.write(tmp_path, found) for found in several()]
-    info["experiments"]["limits"]["ceilings"] = [*(path.stem for path in paths), *missing]
-    records.write(tmp_path, *records_)
-    publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
-    return (tmp_path / "report.html").read_text(encoding="utf-8"), records.text_of(tmp_path / "report.html")
-
-
-def test_a_page_of_ceilings_alone_misses_no_table_of_cells(tmp_path):
-    html, text = ceilings_page(tmp_path, missing=["to-come"])
+def test_a_page_of_ceilings_alone_misses_no_table_of_cells(ceilings_alone):
+    html, text = ceilings_alone
     assert "Leaderboard" not in html
-    assert "finished ·" not in text
     assert "Not measured yet 2 repeats of 1 cell and 1 measurement of limits This command" in text
-    assert "Wait of repeats" not in text
-    assert "Total less train" not in text
+    for words in (
+        "finished ·",
+        "Wait of repeats",
+        "Total less train",
+        "No pipeline has a finished repeat yet.",
+        "No loader was measured yet.",
+    ):
+        assert words not in text
 
 
 def test_a_page_with_repeats_too_has_both(tmp_path):
-    html, text = ceilings_page(tmp_path, records.record(records.cell("overlap", "limits")))
+    repeat = records.record(records.cell("overlap", "limits"))
+    _, _, html, text = write_page(tmp_path, repeats=[repeat])
     assert 'id="board-limits"' in html
     assert "1 finished · limits of 2 cells" in text
     assert "Not measured yet 1 repeat of 1 cell" in text
@@ -182,12 +174,8 @@ def test_a_page_with_repeats_too_has_both(tmp_path):
     assert "Wait The gaps between training steps on the compute stream" in text
 
 
-def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
-    info = records.plan_info({"limits": []}, repeats=1)
-    info["experiments"]["limits"]["ceilings"] = [made.write(tmp_path, found).stem for found in several()]
-    publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
-    html = (tmp_path / "report.html").read_text(encoding="utf-8")
-    text = records.text_of(tmp_path / "report.html")
+def test_ceilings_alone_have_their_machine_downloads_and_calls(ceilings_alone):
+    html, text = ceilings_alone
     place, commit = ceilings_rows.origin(several()[0])
     environment = text[text.rindex("Environment") :]
     assert f"NVIDIA H200 on {place}, 2 of 3 measurements finished" in environment
@@ -235,16 +223,14 @@ def test_rounds_that_disagree_settle_nothing_and_are_said_to(seconds, said):
 # --- the config
 
 
-def config(ceilings, **changes):
-    found = merged("config.yaml")
+def config(ceilings):
     blocks = {
         "one": {"loader": ["resident", "replay"]},
         "two": {"loader": "replay"},
         "three": {"loader": "overlap", "trainer": "fastai"},
         "four": {"loader": "overlap", "trainer": ["lightning"], "devices": 2},
     }
-    tiny = {"title": "t", "question": "q", "common": {"dataset": "synthetic"}, "blocks": blocks}
-    return {**found, "run": ["tiny"], "experiments": {"tiny": {**tiny, "ceilings": ceilings, **changes}}}
+    return with_tiny(blocks, common={"dataset": "synthetic"}, ceilings=ceilings)
 
 
 def test_cells_and_settings_with_defaults():

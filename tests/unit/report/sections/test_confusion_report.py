@@ -1,13 +1,13 @@
 """What the report says and draws of kept models."""
 
 import re
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import record_fixtures as made
 from hypothesis import given
 from hypothesis import strategies as st
+from report_fixtures import page_of
 from trained_fixtures import evaluation, unfinished, write_evaluation
 
 from gpufeed.core.errors import GpufeedError
@@ -57,11 +57,6 @@ def test_the_confused_pairs_are_all_that_is_off_the_diagonal(rows):
         assert (pair.count, pair.of) == (matrix[row, column], matrix[row].sum())
 
 
-def texts(svg):
-    """The texts of a figure in their order."""
-    return [element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
-
-
 def measured(results):
     """Writes one cell; returns the plan's {experiment: cell ids}."""
     of = made.cell("resident")
@@ -80,8 +75,7 @@ def test_the_pages_section_has_the_model_and_its_troubles(tmp_path):
     plan = made.plan_info(ids)
     there = [one.parent.name for one in (path, skipped, damaged)]
     plan["experiments"]["pipelining"]["models"] = [*there, "never"]
-    publish.report(results, list(ids), plan, results / "report.html")
-    html = (results / "report.html").read_text(encoding="utf-8")
+    html = page_of(results, plan)
     assert "green taken for blue (5 of 10 images)" in html
     assert f"gpufeed.predict {path.parent.as_posix()}/model.pt" in html
     assert "No CUDA GPU &lt;here&gt;." in html
@@ -115,8 +109,7 @@ def test_predictions_beside_an_evaluation_are_shown_and_their_text_is_only_text(
         "data/toys/images/test/red/7.png,,red,0.912345,blue,0.050000,green,0.037655\n"
         "<b>/8.png,no <i>image</i>,,,,,,\n"
     )
-    publish.report(tmp_path / "results", list(ids), made.plan_info(ids), tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = page_of(tmp_path / "results", made.plan_info(ids))
     assert "Predictions for 2 images" in page
     assert "<code>red/7.png</code></td><td>red (91 %)</td><td>blue (5.0 %)</td>" in page
     assert "no &lt;i&gt;image&lt;/i&gt;" in page

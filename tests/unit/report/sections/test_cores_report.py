@@ -6,8 +6,9 @@ import pytest
 import record_fixtures as made
 from hypothesis import given
 from hypothesis import strategies as st
+from report_fixtures import cells_of
 
-from gpufeed.report import load_records, style, tables
+from gpufeed.report import style
 from gpufeed.report.sections import cores
 
 # loader -> cores -> share of the rate of replay
@@ -20,7 +21,7 @@ SHARES = {
 }
 
 
-def cells_of(folder, blocks=3, shares=SHARES):
+def measured(folder, blocks=3, shares=SHARES):
     """Each block a little faster than the one before, on all cells alike."""
     records = [
         made.record(
@@ -35,11 +36,16 @@ def cells_of(folder, blocks=3, shares=SHARES):
     for one in records:
         one.started_at = f"2026-01-02T0{one.repeat}:0{one.cell['cores'] % 10}:05+00:00"
         one.environment["cores_allowed"] = one.cell["cores"]
-    return tables.cells(load_records.read_records(made.write(folder, *records)))
+    return cells_of(made.write(folder, *records))
 
 
-def test_au_is_of_the_replay_on_as_many_cores_in_the_same_block(tmp_path):
-    (panel,) = cores.measured(cells_of(tmp_path))
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    return measured(tmp_path_factory.mktemp("results"))
+
+
+def test_au_is_of_the_replay_on_as_many_cores_in_the_same_block(cells):
+    (panel,) = cores.measured(cells)
     found = {(row["loader"], row["cores_asked"]): row for _, row in panel.iterrows()}
     assert set(found) == {
         (name, n) for name, by_cores in SHARES.items() for n in by_cores if name != "replay"
@@ -51,8 +57,7 @@ def test_au_is_of_the_replay_on_as_many_cores_in_the_same_block(tmp_path):
     assert found["dataloader_workers", 16]["workers"] == 16
 
 
-def test_the_fewest_cores_that_feed_a_model(tmp_path):
-    cells = cells_of(tmp_path)
+def test_the_fewest_cores_that_feed_a_model(cells):
     (panel,) = cores.measured(cells)
     never = dict.fromkeys(("dataloader_workers", "host_cache"))
     assert cores.fewest(panel) == {"resident": 2, "dali_cpu": 8, **never}
@@ -77,7 +82,7 @@ def test_how_long_a_pass_is_makes_no_other_loader_and_eager_steps_are_no_part(tm
         paths += written("dali_cpu", n, 100 * n**0.5, **graphs) + written("replay", n, 400, **graphs)
     eager = {"cuda_graphs": False, "steps": 170}
     paths += written("dali_cpu", 16, 500, **eager) + written("replay", 16, 1000, **eager)
-    (panel,) = cores.measured(tables.cells(load_records.read_records(paths)))
+    (panel,) = cores.measured(cells_of(paths))
     assert panel["loader_name"].tolist() == ["dali_cpu", "dali_cpu"]
     assert panel["of_replay"].tolist() == pytest.approx([0.5**1.5, 1.0])
     table = cores.table(panel)
@@ -89,14 +94,14 @@ def test_how_long_a_pass_is_makes_no_other_loader_and_eager_steps_are_no_part(tm
 
 def test_where_cores_are_not_varied_there_is_no_answer(tmp_path):
     one = {name: {2: by_cores.get(2, 1.0)} for name, by_cores in SHARES.items()}
-    assert cores.answers(cells_of(tmp_path / "a", shares=one)) == []
+    assert cores.answers(measured(tmp_path / "a", shares=one)) == []
     without = {name: by_cores for name, by_cores in SHARES.items() if name != "replay"}
-    assert cores.answers(cells_of(tmp_path / "b", shares=without)) == []
+    assert cores.answers(measured(tmp_path / "b", shares=without)) == []
 
 
 @pytest.mark.usefixtures("drawn")
-def test_the_figure_has_a_labelled_line_a_loader(tmp_path):
-    figure = cores.draw(cells_of(tmp_path))
+def test_the_figure_has_a_labelled_line_a_loader(cells):
+    figure = cores.draw(cells)
     (axis,) = figure.axes
     labels = {text.get_text(): text for text in axis.texts}
     assert set(labels) == set(SHARES) - {"replay"}

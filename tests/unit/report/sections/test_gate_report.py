@@ -5,19 +5,14 @@ from html import unescape
 
 import pytest
 import record_fixtures as made
+from report_fixtures import page_of
 
 from gpufeed.core.equivalence_verdict import Verdict, variant
 from gpufeed.report import load_records, publish
 from gpufeed.report.sections import equivalence
 
-SETTINGS = {
-    "batch_size": 128,
-    "workers": 0,
-    "prefetch_factor": None,
-    "persistent_workers": False,
-    "pin_memory": True,
-    "seed": 0,
-}
+AXES = ("batch_size", "workers", "prefetch_factor", "persistent_workers", "pin_memory", "seed")
+SETTINGS = {name: made.cell().asdict()[name] for name in AXES}
 WRONG = "in epoch 2 of 3 of split train it was wrong: found <b>label</b> 3 & more."
 
 
@@ -64,12 +59,8 @@ def results(tmp_path):
     """Records of five loaders; verdicts on three of them, and one on a loader without a record."""
     loaders = ("dataloader_sync", "overlap", "resident", "replay", "dataloader_workers")
     ids = [made.cell(loader).id for loader in loaders]
-    for loader in loaders:
-        if loader == "overlap":
-            record = made.unfinished(made.cell(loader), "failed", f"overlap did not pass: {WRONG}")
-        else:
-            record = made.record(made.cell(loader))
-        made.write(tmp_path, record)
+    made.write(tmp_path, *(made.record(made.cell(loader)) for loader in loaders if loader != "overlap"))
+    made.write(tmp_path, made.unfinished(made.cell("overlap"), "failed", f"overlap did not pass: {WRONG}"))
     write(tmp_path, "dataloader_sync")
     write(tmp_path, "overlap", "failed", WRONG)
     write(tmp_path, "overlap", "failed", WRONG, workers=2)
@@ -100,15 +91,13 @@ def test_a_row_for_each_loader_with_a_record(results):
     assert resident.compared == "5,000 images in 8 epochs, 2 settings"
     assert (resident.decoder, resident.allowed, resident.machine) == ("pillow 9.1", "16 (mean 2)", made.H200)
     assert found["dataloader_sync"].largest == "0"
-    assert found["overlap"].troubles == (
-        ("batch size 128, 0 workers, pinned, seed 0 and 1 more setting", WRONG),
-    )
+    settings = "batch size 128, 0 workers, pinned, seed 0 and 1 more setting"
+    assert found["overlap"].troubles == ((settings, WRONG),)
 
 
 def test_the_page_shows_what_failed_and_why_and_gives_it_no_timing(results):
     folder, plan = results
-    publish.report(folder, ["pipelining"], plan, folder / "report.html")
-    html = (folder / "report.html").read_text(encoding="utf-8")
+    html = page_of(folder, plan)
     section = html[html.index('<section id="same">') :]
     section = section[: section.index("</section>")]
     assert "<b>label</b>" not in section
@@ -129,8 +118,7 @@ def test_a_damaged_verdict_is_a_row_that_says_so(results):
     whole, damaged = equivalence.judged(sorted(path.parent.glob("*.json")))
     assert (whole.status, whole.largest, damaged.status) == ("passed", "13", "damaged")
     assert "no readable verdict" in damaged.troubles[0][1]
-    publish.report(folder, ["pipelining"], plan, folder / "report.html")
-    assert "no readable verdict" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "no readable verdict" in page_of(folder, plan)
 
 
 def test_published_verdicts_are_shown_with_published_records(results, tmp_path_factory):
@@ -189,5 +177,4 @@ def test_the_page_says_what_was_made_of_the_images(results):
     folder, plan = results
     words = "a file with long sides of at most 500 pixels"
     write(folder, "resident", loading={"decoder": "a", "images": 1, "fell_back": {}, "images_from": words})
-    publish.report(folder, ["pipelining"], plan, folder / "report.html")
-    assert f"It reads {words}." in (folder / "report.html").read_text(encoding="utf-8")
+    assert f"It reads {words}." in page_of(folder, plan)

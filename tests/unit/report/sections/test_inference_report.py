@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import inference_fixtures as made
 import pytest
 import record_fixtures as records
-from config_fixtures import merged
+from config_fixtures import with_tiny
 from workflow_fixtures import Named, run_script
 
 from gpufeed.core import plan_inference
@@ -43,14 +43,8 @@ def measured(int8=1200.0, host_ms=0.5, **changes):
     ("rate", "said"),
     [
         (1073, "At batch 1024 torchao_int8 is fastest: 2,146"),
-        (
-            1071,
-            "1024 torchao_int8 has the highest median, not distinguishable from compiled_graphs bf16",
-        ),
-        (
-            990,
-            "1024 compiled_graphs bf16 has the highest median, not distinguishable from torchao_int8",
-        ),
+        (1071, "1024 torchao_int8 has the highest median, not distinguishable from compiled_graphs bf16"),
+        (990, "1024 compiled_graphs bf16 has the highest median, not distinguishable from torchao_int8"),
     ],
 )
 def test_the_headline_calls_fastest_only_what_keeps_apart_by_three_percent(rate, said):
@@ -59,13 +53,9 @@ def test_the_headline_calls_fastest_only_what_keeps_apart_by_three_percent(rate,
 
 def test_the_headline_has_no_factor_over_what_the_fastest_is_not_shown_to_beat():
     near = made.measurement(made.row("eager", "fp32", 500, 2.0), made.row("compiled", "fp32", 510, 0.25))
-    said = inference_rows.headline(near)
-    assert (
+    assert inference_rows.headline(near) == (
         "At batch 1024 compiled fp32 has the highest median, not distinguishable from eager fp32: 1,020 "
-        in said
-    )
-    assert (
-        "images/s. With one image compiled fp32 is fastest: 0.25 ms, 8.00x the speed of eager fp32." in said
+        "images/s. With one image compiled fp32 is fastest: 0.25 ms, 8.00x the speed of eager fp32."
     )
 
 
@@ -178,9 +168,8 @@ def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
     assert "torchao_int8 1 int8 48 of 50 layers 70.00 % -0.30 to fp32 -0.20 to bf16" in text
     assert "1,200 1,176 to 1,224 1.50x" in text
     assert "A note on int8." in text
-    assert (
-        "vit_tiny on synthetic_224, tensorrt_int8 int8 and tensorrt fp32: TensorRT is not installed" in text
-    )
+    missing = "tensorrt_int8 int8 and tensorrt fp32: TensorRT is not installed"
+    assert f"vit_tiny on synthetic_224, {missing}" in text
     assert "1 of the models that are to be measured in use is not measured yet." in text
     assert "damaged broken:" in text
     assert "1 measurement of a model in use" in publish.say_missing(told, info)
@@ -191,10 +180,8 @@ def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
 
 
 def config(inference, **changes):
-    found = merged("config.yaml")
     blocks = {"one": {"loader": ["resident", "replay"]}, "two": {"loader": "replay"}}
-    tiny = {"title": "t", "question": "q", "common": {"dataset": "synthetic"}, "blocks": blocks}
-    return {**found, "run": ["tiny"], "experiments": {"tiny": {**tiny, "inference": inference, **changes}}}
+    return with_tiny(blocks, **{"common": {"dataset": "synthetic"}, "inference": inference, **changes})
 
 
 def test_settings_have_defaults_and_calibration_is_apart():
@@ -230,8 +217,6 @@ def test_a_wrong_key_is_told_before_anything_is_planned(inference, found):
 
 
 def test_a_dataset_that_holds_nothing_out_is_refused():
-    common = {"dataset": "synthetic_224", "steps": 9}
-    with pytest.raises(
-        GpufeedError, match=r"experiments.tiny.inference whose dataset 'synthetic_224' has no"
-    ):
-        planned(config({"blocks": ["one"]}, common=common))
+    wrong = config({"blocks": ["one"]}, common={"dataset": "synthetic_224", "steps": 9})
+    with pytest.raises(GpufeedError, match=r"tiny.inference whose dataset 'synthetic_224' has no"):
+        planned(wrong)

@@ -1,12 +1,10 @@
 """Loss and accuracy by epoch, by activation and pipeline: what is drawn, and what is said of differences."""
 
-import xml.etree.ElementTree as ET
-
 import pytest
 import record_fixtures as made
-from hypothesis import strategies as st
+import report_fixtures
 
-from gpufeed.report import load_records, style, tables
+from gpufeed.report import load_records
 from gpufeed.report.sections import learning
 
 FORMS = ("gelu", "bias_gelu")
@@ -35,13 +33,8 @@ def write(folder, cell, losses, top1=None) -> list:
 
 def read(paths):
     """(cells, epochs) of records."""
-    table = load_records.read_records(paths)
-    return tables.cells(table), load_records.read_epochs(table)
-
-
-def text_of(figure) -> str:
-    svg = style.to_svg(figure)
-    return " ".join(ET.fromstring(svg[svg.index("<svg") :]).itertext())
+    cells, repeats = report_fixtures.read(paths)
+    return cells, load_records.read_epochs(repeats)
 
 
 def test_what_was_asked_after_each_epoch_is_read_and_older_records_have_none(tmp_path):
@@ -122,7 +115,21 @@ def test_activations_in_different_pipelines_or_with_one_seed_are_not_compared(tm
     assert learning.between_activations(*read(one)) == ""
 
 
-losses = st.lists(st.floats(0, 10), min_size=1, max_size=3)
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ([(1.0, 2.0), (1.25, 2.0)], ["between pipelines of one task", "is 0.25;", "lie up to 1 apart."]),
+        ([(1.0,), (1.25,)], ["is 0.25."]),
+        ([(1.0, 2.0)], ["No two pipelines trained equally long in the same repeat"]),
+    ],
+)
+def test_the_difference_of_the_final_losses_is_stated(tmp_path, losses, words):
+    paths = []
+    for loader, each in zip(("resident", "overlap"), losses, strict=False):
+        paths += write(tmp_path, of("", loader), each)
+    said = learning.difference(*read(paths))
+    for part in words:
+        assert part in said
 
 
 @pytest.mark.usefixtures("drawn")
@@ -134,5 +141,5 @@ def test_what_a_repeat_learnt_that_was_taken_up_again_counts(tmp_path):
         paths += made.write(tmp_path, made.resumed(one, 200))
     cells, epochs = read(paths)
     (figure,) = learning.draw(cells, epochs)
-    assert "top-1 50 %" in text_of(figure)
+    assert "top-1 50 %" in report_fixtures.words_of(figure)
     assert "with the same seed, is 0.25" in learning.difference(cells, epochs)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 import record_fixtures as made
+from report_fixtures import page_of
 
-from gpufeed.report import load_records, publish
+from gpufeed.report import load_records
 from gpufeed.report.sections import run_lengths
 
 
@@ -71,10 +72,8 @@ def test_what_the_last_twenty_epochs_of_a_run_brought(tmp_path):
         "Its last 20 brought +21.00 points (range +0.10 to +40.00): not trained out."
     )
     (found,) = evaluated(tmp_path / "b", [0.0, 0.5, *[0.4] * 19, 0.5019])
-    assert (
-        "Its last 20 brought +0.19 points (range +0.19 to +0.19): less than 0.2 within the run."
-        in found["sentence"]
-    )
+    late = "Its last 20 brought +0.19 points (range +0.19 to +0.19): less than 0.2 within the run."
+    assert late in found["sentence"]
     (row,) = found["rows"]
     assert (row["late"], row["gain"]) == pytest.approx((0.0019, float("nan")), nan_ok=True)
 
@@ -89,9 +88,7 @@ def test_models_are_apart_and_the_page_shows_both(tmp_path):
     paths += written(tmp_path, {20: [0.6], 40: [0.6]}, batch_size=64)
     table = load_records.read_records(paths)
     assert len(run_lengths.section(table)) == 2
-    plan = made.plan_info({"accuracy": sorted(set(table["cell_id"]))}, repeats=1)
-    publish.report(tmp_path, ["accuracy"], plan, tmp_path / "report.html")
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = page_of(tmp_path, made.plan_info({"accuracy": sorted(set(table["cell_id"]))}, repeats=1))
     assert "Accuracy by the length of the run" in text
     assert "40 50.00 % 50.00 % to 50.00 % 1" in made.text_of(tmp_path / "report.html")
     assert text.count("From 20 epochs on") == 2  # in the answer, and in its section

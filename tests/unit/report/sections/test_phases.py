@@ -5,8 +5,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import record_fixtures as made
+from report_fixtures import page_of, read, steps_of
 
-from gpufeed.report import find_results, load_records, publish, style, tables
+from gpufeed.report import style
 from gpufeed.report.sections import phases, timeline
 
 SPLIT = {"start_s": 1.0, "import_s": 2.0, "load_s": 0.5, "compile_s": 4.0, "run_s": 10.0, "wall_s": 20.0}
@@ -14,11 +15,6 @@ SPLIT = {"start_s": 1.0, "import_s": 2.0, "load_s": 0.5, "compile_s": 4.0, "run_
 
 def told(record, **seconds):
     return replace(record, phases=record.phases | SPLIT | seconds)
-
-
-def read(paths):
-    table = load_records.read_records(paths)
-    return tables.cells(table), table
 
 
 def test_parts_are_means_that_add_up_to_the_whole(tmp_path):
@@ -31,10 +27,8 @@ def test_parts_are_means_that_add_up_to_the_whole(tmp_path):
     assert row["seconds"] == ["1.00", "2.00", "0.500", "4.00", "12.0", "0.750", "1.75"]
     assert sum(row["widths"]) == pytest.approx(100)
     assert found["sentence"].startswith("A repeat takes 22.0 to 22.0 s from the start")
-    assert (
-        "55 % of all that time is measurement; of the rest, most goes into compile (18 %)."
-        in found["sentence"]
-    )
+    share = "55 % of all that time is measurement; of the rest, most goes into compile (18 %)."
+    assert share in found["sentence"]
 
 
 def test_rows_of_several_tasks_say_what_tells_these_apart(tmp_path):
@@ -73,8 +67,7 @@ def test_records_of_older_versions_have_no_such_part(tmp_path):
 def test_the_page_shows_it(tmp_path):
     of = made.cell("overlap")
     made.write(tmp_path, told(made.record(of)))
-    publish.report(tmp_path, ["pipelining"], made.plan_info({"pipelining": [of.id]}), tmp_path / "r.html")
-    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    html = page_of(tmp_path, made.plan_info({"pipelining": [of.id]}))
     assert "Where the seconds of a repeat go" in html
     assert 'class="part part4" style="width:50.00%"' in html
 
@@ -110,15 +103,13 @@ def measured(tmp_path, speeds):
         record = made.record(of, 0, speed, wait_share=0.5)
         paths += made.write(tmp_path, record)
         made.steps(record, 40, start_ms=500.0).to_parquet(paths[-1].with_name("0.steps.parquet"))
-    steps, _ = load_records.read_steps(find_results.Found(paths).steps_paths)
-    return *read(paths), steps
+    return *read(paths), steps_of(paths)
 
 
 @pytest.mark.usefixtures("drawn")
 def test_the_fastest_and_the_slowest_loader_are_drawn_on_one_scale(tmp_path):
-    cells, table, steps = measured(
-        tmp_path, {"overlap": 400, "dataloader_sync": 100, "fastai": 200, "replay": 999}
-    )
+    speeds = {"overlap": 400, "dataloader_sync": 100, "fastai": 200, "replay": 999}
+    cells, table, steps = measured(tmp_path, speeds)
     best, worst = timeline.best_and_worst(cells, table, steps)
     assert (best.label, worst.label) == ("overlap", "dataloader_sync")
     assert worst.total_ms == pytest.approx(128 / 100 * 1e3, rel=0.01)  # no first batch, with its 500 ms

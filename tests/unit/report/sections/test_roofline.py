@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import record_fixtures as made
 import torch
+from report_fixtures import read
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpufeed.benchmarks.kernels import kernel_benchmark
@@ -13,13 +14,12 @@ from gpufeed.core.config import read_hyper
 from gpufeed.core.plan_kernels import DEFAULTS
 from gpufeed.models import vit_cost
 from gpufeed.models.make import make
-from gpufeed.report import load_records, tables
 from gpufeed.report.sections import roofline
 
 SMALL = {"patch": 4, "width": 32, "depth": 3, "heads": 2, "mlp_ratio": 2}
 CEILINGS = {"side": 8192, "tflop_per_s": 800.0, "copied_bytes": 2**30, "gb_per_s": 4000.0}
-FACTS = {"samples": 10, "quarantined": 0, "examples": [], "cache": None, "classes": 40, "height": 64}
-FACTS["width"] = 64
+OLDER = {"samples": 10, "quarantined": 0, "examples": [], "cache": None}
+FACTS = {**OLDER, "classes": 40, "height": 64, "width": 64}
 
 
 @pytest.mark.parametrize("pool", ["mean", "class_token"])
@@ -41,9 +41,8 @@ def test_a_work_takes_what_multiplying_or_what_moving_takes():
 @pytest.mark.parametrize("size", ["tiny", "small"])
 def test_a_peers_model_costs_what_ours_of_its_size_does(size):
     ours, theirs = f"vit_{size}", f"timm_vit_{size}"
-    assert vit_cost.known(ours, read_hyper("model", ours)) == vit_cost.known(
-        theirs, read_hyper("model", theirs)
-    )
+    cost, same = (vit_cost.known(name, read_hyper("model", name)) for name in (ours, theirs))
+    assert cost == same
 
 
 def test_other_models_have_no_known_cost():
@@ -71,8 +70,7 @@ def written(folder, of, speeds, facts=FACTS, **kwargs):
 
 
 def found_in(benchmarks, paths):
-    own = load_records.read_records(paths)
-    return roofline.section(benchmarks, tables.cells(own), own)
+    return roofline.section(benchmarks, *read(paths))
 
 
 def test_a_cell_stands_beside_the_floor_of_its_model(tmp_path):
@@ -107,7 +105,7 @@ def test_several_devices_each_have_a_batch_of_their_own(tmp_path):
     ("ceilings", "facts", "gpu"),
     [
         (None, FACTS, made.H200),  # a benchmark of an older version
-        (CEILINGS, {key: FACTS[key] for key in ("samples", "quarantined", "examples", "cache")}, made.H200),
+        (CEILINGS, OLDER, made.H200),
         (CEILINGS, None, made.H200),
         (CEILINGS, FACTS, "NVIDIA L4"),  # nobody knows its ceilings
     ],

@@ -2,35 +2,31 @@
 
 import pytest
 import record_fixtures as made
+from report_fixtures import cells_of
 
-from gpufeed.report import load_records, tables
 from gpufeed.report.sections import scaling
 
 
-def written(results, speeds, gpu=made.H200, loader="resident", **axes):
+def cell(**axes):
+    return made.cell("resident", trainer="lightning", precision="bf16", **axes)
+
+
+def written(results, speeds, gpu=made.H200, **axes):
     """Records of {(devices, nodes): images a second of each repeat}."""
     paths = []
     for (devices, nodes), rates in speeds.items():
-        of = made.cell(
-            loader,
-            trainer="lightning",
-            precision="bf16",
-            devices=devices,
-            nodes=nodes,
-            **axes,
-        )
+        of = cell(devices=devices, nodes=nodes, **axes)
         paths += made.write_speeds(results, of, rates, gpu=gpu)
     return paths
 
 
 def found_in(paths):
-    return scaling.section(tables.cells(load_records.read_records(paths)))
+    return scaling.section(cells_of(paths))
 
 
 def test_speed_up_and_efficiency_are_over_the_fewest_devices(tmp_path):
-    (series,) = found_in(
-        written(tmp_path, {(4, 1): [3600, 3800], (1, 1): [1000, 1000], (2, 1): [1900, 1980]}, batch_size=512)
-    )
+    speeds = {(4, 1): [3600, 3800], (1, 1): [1000, 1000], (2, 1): [1900, 1980]}
+    (series,) = found_in(written(tmp_path, speeds, batch_size=512))
     one, two, four = series["rows"]
     assert [row["devices"] for row in series["rows"]] == ["1 GPU", "2 GPUs", "4 GPUs"]
     assert [row["images_a_step"] for row in series["rows"]] == ["512", "1,024", "2,048"]
@@ -58,27 +54,20 @@ def test_of_as_many_the_same_one_is_the_base_whatever_came_first(tmp_path):
     speeds = {(1, 2): [1800, 1810], (2, 1): [1900, 1910], (2, 2): [3700, 3720]}
     for order in (list(speeds), list(speeds)[::-1]):
         (series,) = found_in(written(tmp_path / str(order[0]), {key: speeds[key] for key in order}))
-        assert [row["devices"] for row in series["rows"]] == [
-            "2 GPUs",
-            "2 GPUs on 2 nodes",
-            "4 GPUs on 2 nodes",
-        ]
+        devices = [row["devices"] for row in series["rows"]]
+        assert devices == ["2 GPUs", "2 GPUs on 2 nodes", "4 GPUs on 2 nodes"]
         assert [row["words"] for row in series["rows"]][:2] == ["", ""]  # nothing is gained by none more
         assert series["rows"][2]["efficiency"] == pytest.approx(3710 / 1905 / 2)
         assert series["sentence"].count("efficiency") == 1
 
 
-def test_other_cores_and_other_cards_are_told(tmp_path, monkeypatch):
-    told = made.environment
-    for number, cores in ((1, 16), (2, 64)):
-
-        def of_one_node(*arguments, cores=cores, **options):
-            found = told(*arguments, **options) | {"cores_allowed": cores}
-            return found | {"gpu": found["gpu"] | {"uuid": f"GPU-{cores}"}}
-
-        monkeypatch.setattr(made, "environment", of_one_node)
-        written(tmp_path, {(number, 1): [1000 * number, 1010 * number]})
-    (series,) = found_in(sorted(tmp_path.rglob("*.json")))
+def test_other_cores_and_other_cards_are_told(tmp_path):
+    paths = []
+    for devices, cores in ((1, 16), (2, 64)):
+        for repeat, rate in enumerate((1000 * devices, 1010 * devices)):
+            one = made.record(cell(devices=devices), repeat, rate)
+            paths += made.write(tmp_path, made.elsewhere(one, {"uuid": f"GPU-{cores}"}, cores_allowed=cores))
+    (series,) = found_in(paths)
     assert [row["cores"] for row in series["rows"]] == ["16", "64"]
     assert series["sentence"].endswith(" CPU cores of a node beside them: 16 and 64.")
     assert "on other cards of this model" in series["rows"][1]["words"]
@@ -86,8 +75,7 @@ def test_other_cores_and_other_cards_are_told(tmp_path, monkeypatch):
 
 def test_a_cell_that_had_to_take_a_smaller_batch_is_none_of_those_that_have_it(tmp_path):
     paths = written(tmp_path, {(1, 1): [1100], (2, 1): [2100]}, batch_size=512)
-    smaller = made.cell("resident", trainer="lightning", precision="bf16", batch_size=1024)
-    one = made.record(smaller, images_per_s=1000)
+    one = made.record(cell(batch_size=1024), images_per_s=1000)
     one.resolved["batch_size"] = 512
     (series,) = found_in([*paths, *made.write(tmp_path, one)])
     assert [row["rate"] for row in series["rows"]] == ["1,100", "2,100"]

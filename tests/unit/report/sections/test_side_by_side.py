@@ -6,6 +6,7 @@ import record_fixtures as made
 import torch
 from config_fixtures import merged
 from measure_fixtures import toy_trainer
+from report_fixtures import page_of, steps_of
 
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
@@ -27,10 +28,9 @@ def config():
 def test_the_notebooks_two_cells_are_what_its_code_says(config):
     plan = planned(config)
     without, within = (plan.cells["notebook"][cell] for cell in pair(config, plan, "notebook").values())
-    shared = {
-        (c.dataset, c.model, c.augment, c.batch_size, c.steps, c.synchronise) for c in (without, within)
-    }
-    assert shared == {("noise_224", "notebook_cnn", "cpu", 32, 20, "step")}
+    for c in (without, within):
+        axes = (c.dataset, c.model, c.augment, c.batch_size, c.steps, c.synchronise)
+        assert axes == ("noise_224", "notebook_cnn", "cpu", 32, 20, "step")
     assert (without.workers, without.pin_memory, without.persistent_workers) == (0, False, False)
     assert (within.workers, within.pin_memory, within.prefetch_factor) == (2, True, 2)
     assert within.persistent_workers
@@ -138,8 +138,7 @@ def measured(folder, *repeats, gpu=made.H200):
 
 
 def means_of(paths, two):
-    steps, _ = load_records.read_steps(path.with_suffix(".steps.parquet") for path in paths)
-    return side_by_side.means(load_records.read_records(paths), steps, two)
+    return side_by_side.means(load_records.read_records(paths), steps_of(paths), two)
 
 
 def test_the_two_totals_differ_by_the_wait_for_data(tmp_path):
@@ -158,9 +157,8 @@ def test_the_two_totals_differ_by_the_wait_for_data(tmp_path):
 
 
 def test_repeats_are_paired_and_judge_the_claim(tmp_path):
-    paths, two = measured(
-        tmp_path, ((320, 0.6), (640, 0.2)), ((300, 0.6), (640, 0.2)), ((320, 0.6), (600, 0.2))
-    )
+    repeats = (((320, 0.6), (640, 0.2)), ((300, 0.6), (640, 0.2)), ((320, 0.6), (600, 0.2)))
+    paths, two = measured(tmp_path, *repeats)
     (rows,) = side_by_side.machines(means_of(paths, two))
     found = side_by_side.saved(rows, WHOLE)
     assert found.speedup["n"] == 3
@@ -195,12 +193,12 @@ def test_table_figures_and_page_have_the_numbers(tmp_path):
     assert table["pipeline"].tolist() == ["without pipelining"] * 2 + ["with pipelining"] * 2
     assert all(text in outs[1].read_text() for text in ("Load", "Transfer", "Train", "Total", "8.10"))
     assert "mean total" in outs[2].read_text()
-    steps, _ = load_records.read_steps(path.with_suffix(".steps.parquet") for path in paths)
-    (machine,) = side_by_side.section(load_records.read_records(paths), steps, two, "notebook")
+    repeats, steps = load_records.read_records(paths), steps_of(paths)
+    (machine,) = side_by_side.section(repeats, steps, two, "notebook")
     assert (machine["n"], machine["batches"]) == (2, 20)
     assert [name for name, _ in machine["rows"]] == ["without pipelining", "with pipelining"]
     assert "whole total the claim holds" in machine["claim"]
-    assert side_by_side.section(load_records.read_records(paths), steps, {}, "notebook") == []
+    assert side_by_side.section(repeats, steps, {}, "notebook") == []
 
 
 def unmeasured(results, status):
@@ -212,14 +210,12 @@ def unmeasured(results, status):
     return dict(zip(NAMES, (done.id, stopped.id), strict=True))
 
 
-@pytest.mark.parametrize("status", ["skipped", "failed"])
-def test_a_pair_that_was_not_measured_is_told_on_the_page(tmp_path, status):
-    two = unmeasured(tmp_path, status)
+def test_a_pair_that_was_not_measured_is_told_on_the_page(tmp_path):
+    two = unmeasured(tmp_path, "skipped")
     plan = made.plan_info({"notebook": list(two.values())})
     for planned_pair, times in (({}, 0), (two, 1)):
         plan["experiments"]["notebook"]["side_by_side"] = planned_pair
-        publish.report(tmp_path, ["notebook"], plan, tmp_path / "report.html")
-        assert (tmp_path / "report.html").read_text().count(side_by_side.NOTHING) == times
+        assert page_of(tmp_path, plan).count(side_by_side.NOTHING) == times
 
 
 @pytest.mark.usefixtures("drawn")

@@ -224,7 +224,7 @@ def test_a_repeat_goes_on_that_slurm_asks_to_end_some_time_before_its_time_limit
         job, taken = run("squeue", "-h", "-o", "%A %M").split()
         run("scontrol", "update", f"jobid={job}", f"timelimit={int(taken.split(':')[0]) + 2}")
         wait_until(lambda: states(job)[0] == "REQUEUED", 150)  # and not TIMEOUT
-        # with two minutes in all Slurm would ask again ten seconds after the start, before anything can listen
+        # two minutes in all would have Slurm ask again seconds after the start, before anything can listen
         run("scontrol", "update", f"jobid={job}", "timelimit=10")
         step = load(kept)[KEY]["step"]
         goes_on = f"resuming after step {step}, "

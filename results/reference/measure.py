@@ -215,8 +215,8 @@ class Place:
     ) -> bool:
         """Make these documents, or what they need without the jobs of some rules.
 
-        shares: whether other places may use the GPU at once. Return whether all went well; what was said is
-        in a log in WORK.
+        shares: whether other places use the GPU at once. Return whether all went well; what was said is in a
+        log in WORK.
         """
         documents, cores = [f"results/{path}" for path in documents], cores or self.cores
         if STOPPED.is_set():
@@ -297,12 +297,13 @@ def measure(
     open_ones = [path for path in verdicts if not passed(places[0].work / path, commit)]
     waiting, lock = [] if judge else list(blocks), threading.Lock()
 
-    def shared_out(what: str, paths: list[str], **how: bool) -> list[bool]:
+    def shared_out(what: str, paths: list[str]) -> list[bool]:
         parts = [paths[number :: len(places)] for number in range(len(places))]
 
         def make(place: Place, part: list[str]) -> bool:
-            cores = [core for other in places if other.gpu == place.gpu for core in other.cores]
-            return place.snakemake(what, part, cores=cores, **how)
+            same = [other for other in places if other.gpu == place.gpu]
+            cores = [core for other in same for core in other.cores]
+            return place.snakemake(what, part, cores=cores, shares=len(same) > 1)
 
         with ThreadPoolExecutor() as pool:
             return list(pool.map(make, places, parts))
@@ -324,7 +325,7 @@ def measure(
                 well = False
         return well
 
-    well = shared_out("verdicts", open_ones, shares=judge)
+    well = shared_out("verdicts", open_ones)
     keep_verdicts(places[0].work, commit)
     well += shared_out("models", [path for block in waiting for path in block.models])
     with ThreadPoolExecutor() as pool:
@@ -381,23 +382,24 @@ def main() -> int:
         "--config", type=Path, nargs="*", default=[], help="more of them, over reference.yaml"
     )
     parser.add_argument("--gpus", nargs="+", default=["0"], help='numbers; "" for none')
-    parser.add_argument("--cores", type=int, default=16, help="of each GPU")
+    parser.add_argument("--cores", type=int, default=16, help="of each of them")
     parser.add_argument(
         "--verdicts", action="store_true", help="make those of all blocks, and measure nothing"
     )
     parser.add_argument("--list", action="store_true", help="print the blocks and measure nothing")
     given = parser.parse_args()
     ends = time.monotonic() + 60 * given.minutes
+    named = [gpu for gpu in given.gpus if gpu]
+    twice = len(set(named)) < len(named)
+    if twice and not given.verdicts:
+        parser.error(
+            "found a GPU twice in --gpus; expected each once: only with --verdicts may places share it"
+        )
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < given.cores * len(given.gpus) and not given.list:
         parser.error(
             f"found {len(allowed)} cores; expected {given.cores} for each of {len(given.gpus)} GPUs: "
             "lower --cores or name fewer GPUs"
-        )
-    named = [gpu for gpu in given.gpus if gpu]
-    if len(set(named)) < len(named) and not given.verdicts:
-        parser.error(
-            "found a GPU twice in --gpus; expected each once: only with --verdicts may places share it"
         )
     work, configs = given.work.resolve(), [path.resolve() for path in given.config]
     clone = work / "gpu0"

@@ -145,6 +145,7 @@ def test_the_options_of_a_model_are_its_parameters(name):
             "crop_padding: 4\nflip_probability: 2\npil: false",
             "augment.flip_probability: 2, in config/hydra/augment/cpu",
         ),
+        ("crop_padding: 4\nflip_probability: 1e-1\npil: false", "augment.flip_probability: '1e-1'"),
         ("crop_padding: 4", "no 'flip_probability' in augment in config/hydra/augment/cpu.yaml"),
         ("crop_padding: 4\nflip_probability: 0.5\nflop: 1", "key 'flop' in augment in config/hydra/augment"),
         ("[1, 2]", "augment: [1, 2], in config/hydra/augment/cpu.yaml"),

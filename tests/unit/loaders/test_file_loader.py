@@ -79,11 +79,13 @@ def test_windows_are_ours_and_pixels_pillows(mixed, recipe, batch_size):
 def test_it_passes_the_equivalence_check_with_crops_and_without(mixed, equal):
     crops = task_for(mixed, None, "cuda_jpeg", batch_size=7, recipe=OPTIONS)
     whole = task_for(equal, write_cache(equal), "cuda_jpeg")
-    for manifest, task in ((mixed, replace(crops, reference=None)), (equal, whole)):
+    cases = [(mixed, replace(crops, reference=None), OTHERS), (equal, whole, 2)]
+    for manifest, task, others in cases:
         verdict = judged(task)
         assert (verdict.status, verdict.sentence) == ("passed", None)
         assert (verdict.compared, verdict.max_difference) == (3 * len(manifest), 0)
         assert verdict.pixels["decoder"] == "cuda_jpeg"
+        assert verdict.loading["fell_back"] == {"pillow": 3 * others}
 
 
 @pytest.mark.parametrize("rank", [0, 1])

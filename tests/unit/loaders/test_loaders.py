@@ -173,6 +173,15 @@ def test_persistent_workers_stay_and_others_go(manifest):
     assert not first & second
 
 
+def test_state_counts_delivered_batches_not_fetched_ones(manifest):
+    with OverlapLoader(request(manifest, None)) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        ahead = loader.prefetcher
+        wait_until(ahead.ready.full)
+        assert loader.state_dict()["next_batch"] == 1
+
+
 def host_batches(count: int, seen: list[int]):
     for i in range(count):
         seen.append(i)

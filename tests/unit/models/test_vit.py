@@ -40,7 +40,9 @@ def outcome(model):
     """Logits, and the gradient of every weight by name."""
     logits = model(IMAGES)
     torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 4])).backward()
-    return logits.detach(), {name: weight.grad for name, weight in model.named_parameters()}
+    gradients = {name: weight.grad for name, weight in model.named_parameters()}
+    assert all(gradient.any() for gradient in gradients.values())
+    return logits.detach(), gradients
 
 
 def test_a_patch_is_the_square_that_a_convolution_would_see():

@@ -133,6 +133,15 @@ def test_in_any_order_and_more_than_once_where_the_longest_is_told():
         assert torch.equal(images, right)
 
 
+def test_no_images_are_no_images():
+    coding = coding_of(parse(encoded("4:2:0", picture(32, 48, 0))).kind, CPU)
+    images, faults = decode_jpegs(
+        torch.empty(0, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), coding
+    )
+    assert images.shape == (0, 32, 48, 3)
+    assert faults.shape == (0,)
+
+
 def test_what_the_op_does_not_take_is_told():
     whole = parse(encoded("4:2:0", picture(32, 32, 0)))
     (data, offsets), coding = joined([whole.entropy]), coding_of(whole.kind, CPU)

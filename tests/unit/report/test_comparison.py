@@ -60,9 +60,11 @@ def run(tmp_path, capsys):
     return run
 
 
-def test_a_planted_regression_is_found_first_and_fails(run):
+def test_a_planted_regression_is_found_first_and_fails(run, tmp_path):
     ours = [*made("overlap", faster(1.2)), *made("resident", faster(0.9)), *made("replay", faster(1.001))]
-    code, said, rows = run(ours, [*made("resident"), *made("overlap"), *made("replay")])
+    page = tmp_path / "page.md"
+    base = [*made("resident"), *made("overlap"), *made("replay")]
+    code, said, rows = run(ours, base, "--markdown", str(page))
     assert code == REGRESSED
     assert rows["verdict"].tolist() == ["slower", "no difference shown", "faster"]
     assert "-resident-" in rows["cell_id"][0]
@@ -72,6 +74,7 @@ def test_a_planted_regression_is_found_first_and_fails(run):
     assert (first["bounds"], first["a_n"], first["b_n"], first["paired"]) == ("interval", 6, 6, False)
     assert said.index("slower") < said.index("-resident-") < said.index("-replay-") < said.index("-overlap-")
     assert "Of 3 cells: 1 slower, 1 no difference shown, 1 faster." in said
+    assert "\n| slower | 0.900 | " in page.read_text()
 
 
 def test_too_few_repeats_show_nothing_and_rule_nothing_out(run):

@@ -89,6 +89,8 @@ def test_only_a_ratio_whose_interval_clears_three_percent_counts(factor, verdict
     base = [100.0, 100.4, 99.7, 100.2, 99.9, 100.1]
     assert difference(paired_ratio((factor * value, value) for value in base)) == verdict
     assert difference(unpaired_ratio([factor * value for value in base], base)) == verdict
+    pairs = [(factor * value, value) for value in base[1:]]
+    assert difference(paired_ratio([*pairs, (1.02 * base[0], base[0])])) == SAME  # every pair has to
 
 
 def test_pairs_take_out_what_both_sides_share():

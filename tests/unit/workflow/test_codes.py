@@ -59,8 +59,10 @@ def edited(copy, digests):
         path = copy / "gpufeed" / file
         text = path.read_text()
         path.write_text(text + more)
-        after = digests()
-        path.write_text(text)
+        try:
+            after = digests()
+        finally:
+            path.write_text(text)
         return {name for name in before if before[name] != after[name]}
 
     return edited

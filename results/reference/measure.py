@@ -382,7 +382,7 @@ def main() -> int:
         "--config", type=Path, nargs="*", default=[], help="more of them, over reference.yaml"
     )
     parser.add_argument("--gpus", nargs="+", default=["0"], help='numbers; "" for none')
-    parser.add_argument("--cores", type=int, default=16, help="of each of them")
+    parser.add_argument("--cores", type=int, default=16, help="for each of --gpus")
     parser.add_argument(
         "--verdicts", action="store_true", help="make those of all blocks, and measure nothing"
     )

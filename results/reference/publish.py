@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 import headline
+import page_numbers
 import pandas as pd
 import pyarrow.parquet as pq
 
@@ -269,7 +270,7 @@ def main() -> int:
         made = in_the_tree(tracked)
     claims = headline.claimed(REFERENCE)
     pages = {name: Path(name).read_text() for name in dict.fromkeys(claim.page for claim in claims)}
-    written = {name: headline.rendered(name, text, claims) for name, text in pages.items()}
+    written = {name: page_numbers.rendered(name, text, claims) for name, text in pages.items()}
     if not given.numbers:  # nothing in the tree changes before all that may raise
         old = [*PUBLISHED.rglob(f"*{ENDING}"), *PUBLISHED.glob("*/tables/*/*.csv"), *PUBLISHED.rglob("*.svg")]
         for path in {*old, *PUBLISHED.glob("*/*.html")} - made.keys():
@@ -282,7 +283,7 @@ def main() -> int:
         )  # whose seconds are the usual ones
         rows = [f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(durations(first).items())]
         (PUBLISHED / "durations.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
-    (PUBLISHED / "headline.json").write_text(headline.document(claims))
+    (PUBLISHED / "headline.json").write_text(page_numbers.document(claims))
     for name, text in written.items():
         if text != pages[name]:
             Path(name).write_text(text)

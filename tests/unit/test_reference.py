@@ -9,6 +9,7 @@ from pathlib import Path
 
 import headline
 import measure
+import page_numbers
 import pandas as pd
 import publish
 import pytest
@@ -269,7 +270,7 @@ def test_only_figures_that_a_page_shows_are_published():
 
 
 def test_every_headline_number_is_of_its_records(claims):
-    assert (PUBLISHED / "headline.json").read_text() == headline.document(claims)
+    assert (PUBLISHED / "headline.json").read_text() == page_numbers.document(claims)
     for claim in claims:
         for number in claim.numbers:
             assert number.n >= 2, number
@@ -282,21 +283,24 @@ def test_every_headline_number_is_of_its_records(claims):
 @pytest.mark.parametrize("page", [headline.README, headline.RESULTS, headline.DALI, headline.MEMORY])
 def test_pages_have_the_numbers_of_the_records_and_a_wrong_digit_is_found(page, claims):
     text = (REPOSITORY / page).read_text()
-    assert headline.rendered(page, text, claims) == text
+    assert page_numbers.rendered(page, text, claims) == text
     ours = [claim for claim in claims if claim.page == page]
     assert len(ours) >= 6
     for claim in ours:
         for start, end in claim.spans(text):
             digit = str((int(text[end - 1]) + 1) % 10)
             planted = text[: end - 1] + digit + text[end:]
-            assert headline.rendered(page, planted, claims) == text != planted, (text[start:end], claim.text)
+            assert page_numbers.rendered(page, planted, claims) == text != planted, (
+                text[start:end],
+                claim.text,
+            )
 
 
 @pytest.mark.parametrize("page", [headline.README, headline.RESULTS, headline.DALI, headline.MEMORY])
 def test_no_share_and_no_factor_of_a_page_is_without_a_claim(page, claims):
     text = (REPOSITORY / page).read_text()
-    assert headline.uncovered(page, text, claims) == []
-    assert headline.uncovered(page, f"{text}\nIt keeps 12 % more, 2.5 times.", claims) == ["12", "2.5"]
+    assert page_numbers.uncovered(page, text, claims) == []
+    assert page_numbers.uncovered(page, f"{text}\nIt keeps 12 % more, 2.5 times.", claims) == ["12", "2.5"]
 
 
 @pytest.mark.parametrize("page", [headline.README, headline.RESULTS])
@@ -324,7 +328,7 @@ def test_other_settings_than_the_texts_have_are_found(column, value):
 
 def test_a_sentence_that_a_page_no_longer_has_is_named(claims):
     with pytest.raises(ValueError, match=r"found 0 times in README\.md; expected once: "):
-        headline.rendered(headline.README, "another page", claims)
+        page_numbers.rendered(headline.README, "another page", claims)
 
 
 def test_tables_of_several_machines_have_each_repeat_once():

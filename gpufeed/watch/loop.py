@@ -139,6 +139,8 @@ class WatchedEpoch:
             self.plan(self.steps)
         stocks = record.enter(self.steps, self.ready, getattr(self.inner, "_num_workers", 0))
         record.signs.enter(record.steps, getattr(self.inner, "_workers", ()))
+        if record.catches_up:
+            record.wait_for_device()
         if stocks:
             self.stock()
         record.started()
@@ -205,6 +207,7 @@ class WatchedEpoch:
         fit = min(host_limit // max(1, host), device_limit // max(1, device))
         of_loader, seen = queue(self.watch.loader), self.ready() is not None
         record.signs.loader = settings(self.watch.loader, of_loader, host)
+        record.on_device = bool(device) and record.device.type == "cuda"
         record.sizes = sizes(record.burst, record.accumulate, length, fit, of_loader, seen, record.ranks)
         if record.sizes.why:
             record.stop_bursts(record.sizes.why)
@@ -240,6 +243,7 @@ class WatchedEpoch:
             record.held = dict(zip(names, (record.stocked, *sums, cloned), strict=True))
         if self.held and self.ended is None:
             self.let_fill(step_s)
+        record.wait_for_device()
 
     def let_fill(self, step_s: float) -> None:
         """Wait until the loader has filled its queue: what it makes during a burst would slow the steps down.

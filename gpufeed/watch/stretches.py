@@ -25,7 +25,6 @@ SHORTEST = 4  # steps of a burst
 WITHOUT_BURSTS = 32  # steps of an end-to-end stretch
 SETTLE = 16  # steps left out after a burst, with several ranks and a loader whose queue is unknown
 LONGEST_SETTLE = 64  # the same with one process; a fetch that waits ends it earlier
-LEAD = 4  # 1/LEAD of a burst does not count where nobody can look into the loader's queue
 OFTEN, APART = 24, 8  # after so many pairs, the steps of so many lie between two and the next two
 WAITS = 0.1  # of a step's time: a fetch that takes longer has found an empty queue
 # a step so many times as long as the stretch's median, and so long, contains an evaluation or a checkpoint
@@ -242,6 +241,8 @@ class Stretches:
         self.clock: Clock | None = None
         self.sizes: Sizes | None = None
         self.between: str | None = None  # why compute-only is the time between batches, if it is
+        self.on_device = False  # whether batches arrive on the device, which may make them beside steps
+        self.catches_up = False  # whether it then finishes all its work before the next fetch
         self.pid = os.getpid()
         self.rank, self.ranks = group()
         self.steps = self.epochs = self.at = 0
@@ -307,17 +308,25 @@ class Stretches:
         if self.open is not None:
             self.open.entered.append(self.clock.mark())
             self.open.body_s.append(time.perf_counter() - self.left_at)
+        self.catches_up = False
         if self.at < self.until:
             return False
+        ended = self.phase
         if self.open is not None:
             self._close(ready(), workers)
         if self.plan is None:
             self.plan = self._phases(length)
         self.phase, steps = next(self.plan)
         self.until = self.at + steps
+        self.catches_up = ended == ALONE or self.phase == "stock"
         if self.phase in (END, ALONE):
             self.open = Stretch(self.phase, self.position // 2, self.steps, ready())
         return self.phase == "stock"
+
+    def wait_for_device(self) -> None:
+        """Wait until the device has finished all its work, if it may make batches beside steps that count."""
+        if self.on_device:
+            torch.cuda.synchronize(self.clock.device)
 
     def started(self) -> None:
         """Set the first mark of a stretch, after the cost of starting it, or one while it settles."""
@@ -373,13 +382,10 @@ class Stretches:
                 continue
             if self.at + self.sizes.burst > end:
                 break
-            lead = self.accumulate  # steps that fill the device's queue of work
-            if self.sizes.unseen:  # it may still make the held batches
-                lead *= max(1, self.sizes.burst // (LEAD * self.accumulate))
-            yield "stock", lead
-            rest = self.stocked // self.accumulate * self.accumulate - lead
-            if self.between is None and rest > 0:
-                yield ALONE, rest
+            yield "stock", self.accumulate  # steps that fill the device's queue of work
+            counted = (self.stocked // self.accumulate - 1) * self.accumulate
+            if self.between is None and counted > 0:
+                yield ALONE, counted
                 if self.kind == END:
                     yield from self._settle()
         yield "rest", math.inf

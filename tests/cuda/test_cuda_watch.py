@@ -161,8 +161,8 @@ def test_utilization_of_a_planted_sleep_is_within_three_points(cycles_a_second, 
 
 @pytest.mark.alone
 def test_nothing_waits_for_the_device(cycles_a_second):
-    """All steps of the loop are asked for before the GPU has done half of them."""
-    step_s, batches = 0.01, [torch.full((4, 8), float(number), device="cuda") for number in range(330)]
+    """All steps are asked for before the GPU has done half of them, where batches are on the host."""
+    step_s, batches = 0.01, [torch.full((4, 8), float(number)) for number in range(330)]
     watched = watch(batches, device="cuda")
     seen = []
     torch.cuda.synchronize()
@@ -177,14 +177,14 @@ def test_nothing_waits_for_the_device(cycles_a_second):
     assert time.perf_counter() - began < len(batches) / 2 * step_s
     assert torch.stack(seen).tolist() == [32.0 * number for number in range(330)]
     found = watched.result()
-    assert found["held"]["device_bytes"] == 32 * 4 * 8 * 4
+    assert found["held"]["host_bytes"] == 32 * 4 * 8 * 4
     assert found["au"]["n"] >= 2
     assert found["au"]["value"] == pytest.approx(1.0, abs=0.03)
 
 
 @pytest.mark.alone
-def test_batches_that_the_gpu_still_makes_do_not_slow_a_burst_down():
-    """Making a batch takes the GPU a fifth of a step, so 32 of them outlast the pause behind them."""
+def test_batches_that_the_gpu_makes_do_not_slow_a_burst_down():
+    """The host is some steps ahead, so that the next batches could be made beside the last of a burst."""
     side, factors = torch.cuda.Stream(), torch.rand(4096, 4096, device="cuda", dtype=torch.bfloat16)
 
     def work(times):
@@ -213,7 +213,7 @@ def test_batches_that_the_gpu_still_makes_do_not_slow_a_burst_down():
     watched = watch(loader(), device="cuda")
     seconds(watched)
     found = watched.result()
-    assert found["au"]["n"] >= 2
+    assert (found["method"], found["au"]["n"] >= 2) == ("stock_and_burst", True)
     assert 4 / found["compute_only"]["samples_per_second"] == pytest.approx(alone, rel=0.02)
 
 

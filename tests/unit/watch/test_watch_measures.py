@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from inspect import signature
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
 
@@ -24,7 +24,7 @@ import gpufeed
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
 from gpufeed.watch.result import counted, finish, pairs, utilization
-from gpufeed.watch.stretches import ALONE, APART, END, OFTEN, ORDER, Sizes, Stretch, drained, sizes
+from gpufeed.watch.stretches import ALONE, APART, END, OFTEN, ORDER, Sizes, Stretch, Stretches, drained, sizes
 
 
 def threaded(count: int, seconds: float, ahead: int):
@@ -145,6 +145,24 @@ def test_every_epoch_is_measured_where_nobody_can_look_into_the_queue(length, ac
     watched = stepped(Batches(), epochs=5, burst=burst, accumulate=accumulate)
     watched.result()
     assert {one["first_step"] // length for one in watched.record.done} == {0, 1, 2, 3, 4}
+
+
+def test_the_device_is_waited_for_before_a_burst_is_fetched_and_begins_and_once_it_is_over(monkeypatch):
+    """Where batches arrive on it; this device has no memory of its own, so that the call is noted instead."""
+    seen = []
+
+    def loader():
+        for number in range(160):
+            seen.append("fetch")
+            yield torch.full((4, 1), float(number))
+
+    monkeypatch.setattr(Stretches, "wait_for_device", lambda record: seen.append("wait"))
+    for _ in watch(loader(), device="cpu"):
+        seen.append("step")
+    told = " ".join(f"{name}*{len(list(same))}" for name, same in groupby(seen))
+    steps = re.sub(r"(fetch\*1 step\*1 ?)+", "steps ", told)
+    burst = "wait*1 fetch*32 wait*1 step*32 "
+    assert steps.startswith(f"steps {2 * burst}wait*1 steps")
 
 
 def test_bursts_become_rare():

@@ -74,9 +74,10 @@ def without_exif(data: bytes) -> bytes:
 
 
 SCALED_GRAY = "jpeg Gray with sampling factors"
+TALL_CHROMA = "jpeg YCbCr 4:4:0"  # chroma of half the height, as in 4:2:2 files that were turned
 # The kinds that nvJPEG decodes. On an H200 its JPEG engines returned wrong pixels, without an error, for gray
 # files with sampling factors of 2 x 2. libjpeg ignores such factors, but some of its encoders write them.
-NVJPEG_KINDS = frozenset({"jpeg YCbCr", "jpeg Gray"})
+NVJPEG_KINDS = frozenset({"jpeg YCbCr", TALL_CHROMA, "jpeg Gray"})
 JPEG_KINDS = NVJPEG_KINDS | {SCALED_GRAY}
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 without DHT, JPG and DAC
 PNG_KINDS = frozenset({f"png {bits}" for bits in (1, 2, 4, 8)})
@@ -107,10 +108,14 @@ def jpeg_header(data: bytes) -> Header | None:
     from simplejpeg import decode_jpeg_header  # here, so that a node without it skips instead of failing
 
     try:
-        height, width, colour, _ = decode_jpeg_header(data)
+        height, width, colour, sampling = decode_jpeg_header(data)
     except (ValueError, MemoryError):
         return None
-    kind = SCALED_GRAY if colour == "Gray" and gray_factors(data) != b"\x11" else f"jpeg {colour}"
+    kind = f"jpeg {colour}"
+    if colour == "Gray" and gray_factors(data) != b"\x11":
+        kind = SCALED_GRAY
+    elif (colour, sampling) == ("YCbCr", "440"):
+        kind = TALL_CHROMA
     return Header(kind, height, width)
 
 

@@ -25,6 +25,7 @@ def little_memory():
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("axes", STEPS.values(), ids=STEPS)
 def test_a_batch_that_fits_is_found_and_trains_as_if_it_were_the_first(dataset, little_memory, axes):
     """resnet18 with the stem of ImageNet takes about 5.5 MB an image of 64 x 64 in fp32, forward and back."""

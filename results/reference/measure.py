@@ -212,11 +212,12 @@ class Place:
         *omit: str,
         cores: list[int] | None = None,
         shares: bool = False,
+        crowd: bool = False,
     ) -> bool:
         """Make these documents, or what they need without the jobs of some rules.
 
-        shares: whether other places use the GPU at once. Return whether all went well; what was said is in a
-        log in WORK.
+        shares: whether other places use the GPU at once. crowd: whether four jobs share the cores, since most
+        take longer to start than to work. Return whether all went well; what was said is in a log in WORK.
         """
         documents, cores = [f"results/{path}" for path in documents], cores or self.cores
         if STOPPED.is_set():
@@ -226,7 +227,9 @@ class Place:
         command = [sys.executable, "-m", "snakemake", *documents, "--keep-going", "--printshellcmds"]
         command += ["--rerun-triggers", "mtime", *(["--omit-from", *omit] if omit else [])]
         command += ["--config", f"data={self.work / 'data'}", f"archives=[{self.archives}]"]
-        command += ["--configfile", *self.configs, "--cores", str(len(cores)), "--resources", "gpu=1"]
+        command += ["--configfile", *self.configs, "--resources", "gpu=1"]
+        command += ["--cores", len(cores) * (2 if crowd else 1)]
+        command += ["--max-threads", max(1, len(cores) // 2)] if crowd else []
         folder, began = self.work / self.name, time.monotonic()
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": self.gpu, "PYTHONPATH": path_with(folder)}
         if shares:
@@ -287,7 +290,7 @@ def measure(
     """
     everywhere = [core for place in places for core in place.cores]
     documents = [path for block in blocks for path in block.documents]
-    ready = places[0].snakemake("data", documents, *MEASURING, cores=everywhere)
+    ready = places[0].snakemake("data", documents, *MEASURING, cores=everywhere, crowd=True)
     verdicts = dict.fromkeys(path for block in blocks for path in block.verdicts)
     for path in verdicts:  # newer than the data, as Snakemake wants it
         judged = next((folder / path for folder in done if passed(folder / path, commit)), None)

@@ -302,3 +302,42 @@ def test_a_loader_without_pinning_is_named():
     found = watched.result()
     assert found["copy_seconds"] > 1.2 * found["copy_seconds_pinned"] > 0
     assert "pinning" in [one["name"] for one in found["causes"]]
+
+
+class Repeated(torch.utils.data.Dataset):
+    """Batches that take no time to make; `size` bytes each."""
+
+    def __init__(self, size: int):
+        self.batch = torch.zeros(size, dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.batch
+
+
+def named(size: int, step, **options) -> list[str]:
+    """The names of the causes of a loop whose batches are copied to the GPU, and then `step` runs."""
+    watched = watch(DataLoader(Repeated(size), None, pin_memory=True), burst=8, **options)
+    for batch in watched:
+        step(batch.to("cuda", non_blocking=True))
+        torch.cuda.synchronize()
+    return [one["name"] for one in watched.result()["causes"]]
+
+
+@pytest.mark.alone
+def test_a_copy_that_takes_most_of_a_step_is_named(cycles_a_second):
+    assert "copy" in named(2**27, lambda batch: torch.cuda._sleep(int(1e-3 * cycles_a_second)))
+
+
+@pytest.mark.alone
+def test_no_loader_is_blamed_for_steps_of_many_small_kernels_or_of_a_busy_gpu(cycles_a_second):
+    weights = torch.rand(8, 8, device="cuda")
+
+    def small(batch):
+        for _ in range(1000):
+            weights.mul_(0.5)
+
+    for step in (small, lambda batch: torch.cuda._sleep(int(0.02 * cycles_a_second))):
+        assert set(named(2**10, step)) <= {"nothing", "python"}

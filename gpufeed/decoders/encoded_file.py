@@ -74,7 +74,7 @@ def without_exif(data: bytes) -> bytes:
 
 
 SCALED_GRAY = "jpeg Gray with sampling factors"
-TALL_CHROMA = "jpeg YCbCr 4:4:0"  # chroma of half the height, as in 4:2:2 files that were turned
+TALL_CHROMA = "jpeg YCbCr 4:4:0"  # chroma of half the height, as in 4:2:2 files that were rotated
 # The kinds that nvJPEG decodes. On an H200 its JPEG engines returned wrong pixels, without an error, for gray
 # files with sampling factors of 2 x 2. libjpeg ignores such factors, but some of its encoders write them.
 NVJPEG_KINDS = frozenset({"jpeg YCbCr", TALL_CHROMA, "jpeg Gray"})

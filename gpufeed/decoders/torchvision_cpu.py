@@ -12,7 +12,7 @@ class TorchvisionCpuDecoder(SingleDecoder):
 
     name = "torchvision_cpu"
     needs = {"simplejpeg": "simplejpeg", "torchvision": "torchvision"}  # noqa: RUF012
-    # its libjpeg-turbo rounds 4:4:0 another way than Pillow's: up to 2 apart, 0.17 in the mean
+    # its libjpeg-turbo rounds 4:4:0 differently from Pillow's, by up to 2 and 0.17 in the mean
     takes = (JPEG_KINDS | PNG_KINDS) - {TALL_CHROMA}
     by_torch = True
     tolerance = EXACT  # on 1,110 real JPEGs, torchvision 0.25.0 against Pillow 13.0.0

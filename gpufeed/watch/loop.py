@@ -139,7 +139,7 @@ class WatchedEpoch:
             self.plan(self.steps)
         stocks = record.enter(self.steps, self.ready, getattr(self.inner, "_num_workers", 0))
         record.signs.enter(record.steps, getattr(self.inner, "_workers", ()))
-        if record.catches_up:
+        if record.waits:
             record.wait_for_device()
         if stocks:
             self.stock()
@@ -207,8 +207,9 @@ class WatchedEpoch:
         fit = min(host_limit // max(1, host), device_limit // max(1, device))
         of_loader, seen = queue(self.watch.loader), self.ready() is not None
         record.signs.loader = settings(self.watch.loader, of_loader, host)
-        record.on_device = bool(device) and record.device.type == "cuda"
-        record.sizes = sizes(record.burst, record.accumulate, length, fit, of_loader, seen, record.ranks)
+        record.on_device = bool(device)
+        shape = record.accumulate, length, fit, of_loader, seen, record.ranks
+        record.sizes = sizes(record.burst, *shape, record.on_device)
         if record.sizes.why:
             record.stop_bursts(record.sizes.why)
         if length is None and type(self.watch.loader).__module__.startswith("accelerate"):

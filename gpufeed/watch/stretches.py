@@ -23,7 +23,7 @@ ORDER = (END, ALONE, ALONE, END)
 CHECKED = 16  # steps of the first epoch whose fetches are checked before a batch is held
 SHORTEST = 4  # steps of a burst
 WITHOUT_BURSTS = 32  # steps of an end-to-end stretch
-SETTLE = 16  # steps left out after a burst, with several ranks and a loader whose queue is unknown
+SETTLE = 16  # fewest after a burst, where the device was waited for, or ranks have a queue that is unknown
 LONGEST_SETTLE = 64  # the same with one process; a fetch that waits ends it earlier
 OFTEN, APART = 24, 8  # after so many pairs, the steps of so many lie between two and the next two
 WAITS = 0.1  # of a step's time: a fetch that takes longer has found an empty queue
@@ -148,7 +148,8 @@ class Sizes:
     """Steps of a burst (0: none), of an end-to-end stretch, and those left out.
 
     first, epoch: left out in the first epoch, and at the start of another. settle, longest: fewest and most
-    left out after a burst, while the device has work from it. unseen: nobody can look into the loader's
+    left out after a burst, while the device has work from it; where batches arrive on the device, so many at
+    most before a burst, too. unseen: nobody can look into the loader's
     queue, which may also be full when an epoch begins. until_wait: settled only once a fetch has waited. why:
     why there is no burst.
     """
@@ -165,13 +166,20 @@ class Sizes:
 
 
 def sizes(
-    burst: int, accumulate: int, length: int | None, fit: int, queue: Queue, seen: bool, ranks: int
+    burst: int,
+    accumulate: int,
+    length: int | None,
+    fit: int,
+    queue: Queue,
+    seen: bool,
+    ranks: int,
+    on_device: bool = False,
 ) -> Sizes:
     """Return the sizes of all stretches.
 
     length: steps of an epoch. fit: batches that may be held. queue: the loader's numbers of workers and of
-    prefetched batches; None if unknown. seen: whether the length of its queue can be read. Ranks with the
-    same numbers get the same sizes.
+    prefetched batches; None if unknown. seen: whether the length of its queue can be read. on_device: whether
+    batches arrive on the device. Ranks with the same numbers get the same sizes.
     """
     workers, ahead = queue or (0, 0)
 
@@ -212,6 +220,7 @@ def sizes(
     unseen = not seen and (queue is None or workers > 0)
     until_wait = unseen and ranks == 1
     settle = up(workers if ranks == 1 else SETTLE if queue is None else ahead)
+    settle = max(settle, up(SETTLE)) if on_device else settle  # the device was waited for
     longest = max(settle, up(LONGEST_SETTLE if until_wait else held)) if ranks == 1 else settle
     if length is not None:
         longest = min(longest, max(0, length - epoch - whole) // 2 // accumulate * accumulate)
@@ -242,7 +251,7 @@ class Stretches:
         self.sizes: Sizes | None = None
         self.between: str | None = None  # why compute-only is the time between batches, if it is
         self.on_device = False  # whether batches arrive on the device, which may make them beside steps
-        self.catches_up = False  # whether it then finishes all its work before the next fetch
+        self.waits = False  # whether to wait for such a device before the next fetch
         self.pid = os.getpid()
         self.rank, self.ranks = group()
         self.steps = self.epochs = self.at = 0
@@ -308,7 +317,7 @@ class Stretches:
         if self.open is not None:
             self.open.entered.append(self.clock.mark())
             self.open.body_s.append(time.perf_counter() - self.left_at)
-        self.catches_up = False
+        self.waits = False
         if self.at < self.until:
             return False
         ended = self.phase
@@ -318,14 +327,14 @@ class Stretches:
             self.plan = self._phases(length)
         self.phase, steps = next(self.plan)
         self.until = self.at + steps
-        self.catches_up = ended == ALONE or self.phase == "stock"
+        self.waits = ended == ALONE or self.phase == "stock"
         if self.phase in (END, ALONE):
             self.open = Stretch(self.phase, self.position // 2, self.steps, ready())
         return self.phase == "stock"
 
     def wait_for_device(self) -> None:
         """Wait until the device has finished all its work, if it may make batches beside steps that count."""
-        if self.on_device:
+        if self.on_device and self.clock.cuda:
             torch.cuda.synchronize(self.clock.device)
 
     def started(self) -> None:
@@ -345,7 +354,7 @@ class Stretches:
             self.open.fetch_s += fetch_s
             if self.open.kind == END:
                 self.open.fetched.append(self.clock.mark())
-        elif self.phase == "settle" and self.settled(fetch_s):
+        elif (self.phase == "settle" and self.settled(fetch_s)) or (self.phase == "tail" and self.is_over):
             self.until = math.ceil((self.at + 1) / self.accumulate) * self.accumulate
         self.at += 1
         self.steps += 1
@@ -361,6 +370,12 @@ class Stretches:
         # before the first stretch that says so nobody knows how long a step takes
         waited = not self.sizes.until_wait or fetch_s > WAITS * (self.step_s or math.inf)
         return idle and waited and self.at + 1 >= self.earliest
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the device has finished the last stretch; ranks do not ask, since their devices differ."""
+        last = self.unread[-1].marks if self.unread else []
+        return self.ranks == 1 and self.clock.passed(last, wait=False)
 
     def _phases(self, length: int | None) -> Iterator[tuple[str, float]]:
         """Yield the phases of an epoch and their steps, from its second step on."""
@@ -380,6 +395,8 @@ class Stretches:
                 if self.between is None and self.position >= 2 * OFTEN and self.position % len(ORDER) == 0:
                     yield "apart", APART * (self.sizes.burst + self.sizes.stretch)
                 continue
+            if self.on_device and self.sizes.longest and ORDER[self.position % len(ORDER) - 1] == END:
+                yield "tail", self.sizes.longest  # the device makes batches beside its last steps, too
             if self.at + self.sizes.burst > end:
                 break
             yield "stock", self.accumulate  # steps that fill the device's queue of work

@@ -216,8 +216,9 @@ class Place:
     ) -> bool:
         """Make these documents, or what they need without the jobs of some rules.
 
-        shares: whether other places use the GPU at once. crowd: whether four jobs share the cores, since most
-        take longer to start than to work. Return whether all went well; what was said is in a log in WORK.
+        shares: whether other places use the GPU at once. crowd: whether four large jobs share the cores, for
+        most take longer to start than to work. Return whether all went well; what was said is in a log in
+        WORK.
         """
         documents, cores = [f"results/{path}" for path in documents], cores or self.cores
         if STOPPED.is_set():

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -182,39 +181,54 @@ def test_nothing_waits_for_the_device(cycles_a_second):
     assert found["au"]["value"] == pytest.approx(1.0, abs=0.03)
 
 
-@pytest.mark.alone
-def test_batches_that_the_gpu_makes_do_not_slow_a_burst_down():
-    """The host is some steps ahead, so that the next batches could be made beside the last of a burst."""
-    side, factors = torch.cuda.Stream(), torch.rand(4096, 4096, device="cuda", dtype=torch.bfloat16)
+class MadeOnTheGpu(torch.utils.data.Dataset):
+    """Batches that a second stream makes: 10 products of matrices each."""
 
-    def work(times):
+    def __init__(self):
+        self.side, self.factors = torch.cuda.Stream(), torch.rand(4096, 4096, device="cuda").bfloat16()
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with torch.cuda.stream(self.side):
+            self.multiply(10)
+            batch = torch.ones(4, device="cuda")
+        torch.cuda.current_stream().wait_stream(self.side)
+        return batch
+
+    def multiply(self, times: int) -> None:
         for _ in range(times):
-            factors @ factors
+            self.factors @ self.factors
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("kind", ["generator", "DataLoader"])
+def test_batches_that_the_gpu_makes_slow_down_the_end_to_end_steps_alone(kind):
+    """The host runs ahead: without waits the GPU makes batches during steps that are said to have none."""
+    data = MadeOnTheGpu()
 
     def loader():
-        for _ in range(STEPS):
-            with torch.cuda.stream(side):
-                work(20)
-                batch = torch.ones(4, device="cuda")
-            torch.cuda.current_stream().wait_stream(side)
-            yield batch
+        return DataLoader(data, None) if kind == "DataLoader" else (data[index] for index in range(STEPS))
 
     def seconds(batches):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in batches:
-            work(100)
+            data.multiply(50)
         end.record()
         end.synchronize()
         return start.elapsed_time(end) / 1e3 / STEPS
 
     seconds(range(STEPS))  # clocks
-    alone = statistics.median(seconds(range(STEPS)) for _ in range(3))
+    alone, whole = seconds(range(STEPS)), seconds(loader())
     watched = watch(loader(), device="cuda")
     seconds(watched)
     found = watched.result()
+    print(kind, alone, whole, json.dumps(found["stretches"]))
     assert (found["method"], found["au"]["n"] >= 2) == ("stock_and_burst", True)
     assert 4 / found["compute_only"]["samples_per_second"] == pytest.approx(alone, rel=0.02)
+    assert found["au"]["value"] == pytest.approx(alone / whole, abs=0.02)
 
 
 def test_device_batches_are_bounded_by_bytes():
@@ -305,10 +319,10 @@ def test_a_loader_without_pinning_is_named():
 
 
 class Repeated(torch.utils.data.Dataset):
-    """Batches that take no time to make; `size` bytes each."""
+    """Batches that take no time to make, in pinned memory; `size` bytes each."""
 
     def __init__(self, size: int):
-        self.batch = torch.zeros(size, dtype=torch.uint8)
+        self.batch = torch.zeros(size, dtype=torch.uint8).pin_memory()
 
     def __len__(self) -> int:
         return 200
@@ -339,5 +353,5 @@ def test_no_loader_is_blamed_for_steps_of_many_small_kernels_or_of_a_busy_gpu(cy
         for _ in range(1000):
             weights.mul_(0.5)
 
-    for step in (small, lambda batch: torch.cuda._sleep(int(0.02 * cycles_a_second))):
-        assert set(named(2**10, step)) <= {"nothing", "python"}
+    assert set(named(2**10, small)) <= {"nothing", "python"}
+    assert named(2**10, lambda batch: torch.cuda._sleep(int(0.02 * cycles_a_second))) == ["nothing"]

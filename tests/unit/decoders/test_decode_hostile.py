@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufeed.core.registry import DECODERS
-from gpufeed.decoders.encoded_file import JPEG_KINDS, PNG_KINDS, SCALED_GRAY, read_header
+from gpufeed.decoders.encoded_file import JPEG_KINDS, PNG_KINDS, SCALED_GRAY, TALL_CHROMA, read_header
 from gpufeed.decoders.pillow import PillowDecoder
 
 FILES = hostile_files()
@@ -114,6 +114,7 @@ def test_headers_say_what_pillow_finds():
     kinds = {name: header.kind for name, file in FILES.items() if (header := read_header(file.data))}
     assert kinds["gray JPEG"] == "jpeg Gray"
     assert kinds["gray JPEG with factors 2x2"] == SCALED_GRAY
+    assert kinds["4:4:0 JPEG of odd sides"] == TALL_CHROMA
     assert kinds["CMYK JPEG"] == "jpeg CMYK"
     assert kinds["16-bit RGB PNG"] == "png 16"
     assert kinds["1-bit PNG"] == "png 1"

@@ -23,6 +23,7 @@ from watch_fixtures import stepped, watch
 import gpufeed
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
+from gpufeed.watch import batches
 from gpufeed.watch.result import counted, finish, pairs, utilization
 from gpufeed.watch.stretches import ALONE, APART, END, OFTEN, ORDER, Sizes, Stretch, Stretches, drained, sizes
 
@@ -147,8 +148,8 @@ def test_every_epoch_is_measured_where_nobody_can_look_into_the_queue(length, ac
     assert {one["first_step"] // length for one in watched.record.done} == {0, 1, 2, 3, 4}
 
 
-def test_the_device_is_waited_for_before_a_burst_is_fetched_and_begins_and_once_it_is_over(monkeypatch):
-    """Where batches arrive on it; this device has no memory of its own, so that the call is noted instead."""
+def test_the_device_is_waited_for_around_bursts_where_batches_arrive_on_it(monkeypatch):
+    """On the CPU the calls are recorded instead."""
     seen = []
 
     def loader():
@@ -156,7 +157,8 @@ def test_the_device_is_waited_for_before_a_burst_is_fetched_and_begins_and_once_
             seen.append("fetch")
             yield torch.full((4, 1), float(number))
 
-    monkeypatch.setattr(Stretches, "wait_for_device", lambda record: seen.append("wait"))
+    monkeypatch.setattr(batches, "held_bytes", lambda batch: (0, 16))
+    monkeypatch.setattr(Stretches, "wait_for_device", lambda record: record.on_device and seen.append("wait"))
     for _ in watch(loader(), device="cpu"):
         seen.append("step")
     told = " ".join(f"{name}*{len(list(same))}" for name, same in groupby(seen))

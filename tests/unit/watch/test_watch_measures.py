@@ -247,12 +247,14 @@ def test_the_table_has_at_most_ten_lines():
     assert watched.result()["verdict"] in table
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("ranks", "on_device"), [(1, False), (1, True), (2, False), (2, True)])
 @pytest.mark.parametrize("queue", [None, (0, 0), (3, 6), (16, 32)])
 @pytest.mark.parametrize("length", [None, 1, 7, 60, 1000])
 @pytest.mark.parametrize("accumulate", [1, 4, 6])
-def test_sizes_are_multiples_of_the_accumulation_and_fit_an_epoch(ranks, queue, length, accumulate):
-    found = sizes(32, accumulate, length, 1000, queue, queue is not None, ranks)
+def test_sizes_are_multiples_of_the_accumulation_and_fit_an_epoch(
+    ranks, on_device, queue, length, accumulate
+):
+    found = sizes(32, accumulate, length, 1000, queue, queue is not None, ranks, on_device)
     assert all(one % accumulate == 0 for one in (found.burst, found.stretch, found.first, found.longest))
     assert found.stretch > 0
     assert (found.burst == 0) == (found.why is not None)
@@ -264,6 +266,7 @@ def test_sizes_are_multiples_of_the_accumulation_and_fit_an_epoch(ranks, queue, 
     if length in (None, 1000):
         assert found.burst == {1: 32, 4: 32, 6: 24}[accumulate]
         assert found.stretch % math.lcm(accumulate, queue[0] or 1 if queue else 1) == 0
+        assert not on_device or found.longest >= found.settle >= 16
 
 
 @pytest.mark.parametrize(

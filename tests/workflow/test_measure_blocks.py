@@ -83,15 +83,18 @@ def records_in(folder) -> dict[str, list]:
 
 @pytest.mark.slow
 def test_blocks_of_a_tag_one_machine_after_the_other(checkout, tmp_path):
-    """Verdicts alone come first. The second machine makes neither these nor the first's block again, and uses
+    """Verdicts alone come first, beside each other. The second machine makes neither these nor the first's block again, and uses
     the time it has.
     """
     commit = subprocess.run(
         ["git", "rev-parse", TAG], cwd=checkout, check=True, capture_output=True, text=True
     ).stdout.strip()
     once, thrice = ({**RUN, "reference": [{**TWICE[0], "n": n}]} for n in (1, 3))
-    verdicts = measured(checkout, tmp_path / "verdicts", RUN, "--verdicts")
+    cores = min(2, len(os.sched_getaffinity(0)))
+    verdicts = measured(checkout, tmp_path / "verdicts", RUN, "--verdicts", "--cores", cores)
     assert verdicts.returncode == 0, verdicts.stdout + verdicts.stderr
+    beside = [path.read_text().count("rule gate:") for path in (tmp_path / "verdicts").glob("gpu0*.log")]
+    assert beside == [2 // cores] * cores
     assert len(list((tmp_path / "verdicts/results/gate").rglob("*.json"))) == 2
     assert records_in(tmp_path / "verdicts/results") == {}
     done = tmp_path / "done"

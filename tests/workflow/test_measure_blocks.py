@@ -83,8 +83,8 @@ def records_in(folder) -> dict[str, list]:
 
 @pytest.mark.slow
 def test_blocks_of_a_tag_one_machine_after_the_other(checkout, tmp_path):
-    """Verdicts alone come first, beside each other. The second machine makes neither these nor the first's block again, and uses
-    the time it has.
+    """Verdicts alone come first, beside each other. The second machine makes neither these nor the first's
+    block again, and uses the time it has.
     """
     commit = subprocess.run(
         ["git", "rev-parse", TAG], cwd=checkout, check=True, capture_output=True, text=True

@@ -95,9 +95,9 @@ def test_the_most_important_blocks_that_fit_are_chosen_verdicts_included(monkeyp
     several = [first, long, short]
     assert measure.fitting(several, 25, 1, set()) == several
     assert measure.fitting(several, 15, 1, set()) == [first, short]
-    assert measure.fitting(several, 9.5, 1, set()) == [short]  # 40 seconds for the verdict
+    assert measure.fitting(several, 9.5, 1, set()) == [short]  # 50 seconds for the verdict
     assert measure.fitting(several, 9.5, 1, {"gate/a.json"}) == [first]
-    assert measure.fitting(several, 9.5, 2, set()) == [first, long]  # 20 seconds on each of two GPUs
+    assert measure.fitting(several, 9.5, 2, set()) == [first, long]  # 25 seconds on each of two GPUs
     assert measure.fitting([block("model", 9, models=("models/a.json",))], 10, 1, set()) == []
 
 

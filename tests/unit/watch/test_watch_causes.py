@@ -1,12 +1,12 @@
 """Causes from what was seen."""
 
 import random
+import time
 
 import pytest
 import torch
 import watch_fixtures as fixtures
-from test_watch_stages import Busy
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from gpufeed.watch import causes, stages
 from gpufeed.watch.signs import CPU_EVERY, MOST, Look, Signs, slope
@@ -245,6 +245,19 @@ class Wrapped(DataLoader):
 
     def __iter__(self):
         yield from super().__iter__()
+
+
+class Busy(Dataset):
+    """Samples that keep a core busy."""
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> int:
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            pass
+        return index
 
 
 @pytest.mark.parametrize("kind", [DataLoader, Wrapped])

@@ -68,17 +68,6 @@ def test_stages_are_told_apart_by_their_names_and_move_no_state(wrapped):
     assert told["named"] == ["decode", "transform"]
 
 
-class Busy(Samples):
-    def __len__(self) -> int:
-        return 200
-
-    def __getitem__(self, index: int) -> int:
-        end = stages.time.thread_time() + 0.005
-        while stages.time.thread_time() < end:
-            pass
-        return index
-
-
 class Endless(IterableDataset):
     def __iter__(self):
         yield from range(100)

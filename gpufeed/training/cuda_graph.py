@@ -5,7 +5,7 @@ Source: CUDA Graphs in the PyTorch notes, whole-network capture.
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -20,23 +20,36 @@ def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     Garbage is collected before the capture and not during it: destroying another graph would end the capture
     and break torch's allocator, so that no smaller batch would fit either. thread_local: threads of a loader
     may call CUDA in the meantime. Raises OutOfMemoryError if memory ran out, which the error of a failed
-    capture does not say.
+    capture does not say; the memory of a failed capture is free again.
     """
     enabled, short = gc.isenabled(), times_short_of_memory()
     gc.collect()
     gc.disable()
+    pool = torch.cuda.MemPool()  # only to name the graph's memory; the graph keeps it
+    stream = torch.cuda.current_stream()
     try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool.id, capture_error_mode="thread_local"):
             yield
-    except torch.OutOfMemoryError:
-        raise  # it says how much was asked for
-    except RuntimeError as error:
-        if "captur" in str(error) and times_short_of_memory() > short:
+    except BaseException as error:
+        torch.cuda.set_stream(stream)  # torch leaves its own if it cannot end the capture
+        release(graph, pool)
+        if isinstance(error, torch.OutOfMemoryError):
+            raise  # it says how much was asked for
+        if isinstance(error, RuntimeError) and "captur" in str(error) and times_short_of_memory() > short:
             raise torch.OutOfMemoryError("CUDA out of memory while a CUDA graph was captured") from error
         raise
     finally:
         if enabled:
             gc.enable()
+
+
+def release(graph: torch.cuda.CUDAGraph, pool: torch.cuda.MemPool) -> None:
+    """Give the memory of a failed capture back, which torch may keep for ever (pytorch#190308)."""
+    graph.reset()  # enough for a torch that has mended it
+    with suppress(RuntimeError):  # unless the capture's end failed, the allocator knows that it is over
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool.id)
+    while pool.use_count() > 1:
+        torch._C._cuda_releasePool(torch.cuda.current_device(), pool.id)
 
 
 def times_short_of_memory() -> int:

@@ -1,5 +1,6 @@
 """What only a GPU can show of the trainer: graphs, precisions, and that nothing waits inside an epoch."""
 
+import gc
 import math
 from dataclasses import replace
 
@@ -283,6 +284,32 @@ def test_a_graph_that_becomes_garbage_within_a_capture_does_not_end_it():
         total = ones.sum()
     graph.replay()
     assert (total.item(), len(junk)) == (3.0, 200_000)
+
+
+@pytest.mark.parametrize("how", ["memory runs out", "it is invalid"])
+def test_a_failed_capture_gives_its_memory_back(how):
+    def reserved() -> int:
+        gc.collect()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    def fail() -> None:
+        with captured(torch.cuda.CUDAGraph()):
+            _held = torch.zeros(2**28, device="cuda")
+            if how == "memory runs out":
+                torch.zeros(2**50, device="cuda")
+            torch.cuda.synchronize()  # which no capture allows
+
+    before, stream = reserved(), torch.cuda.current_stream()
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            fail()
+        assert (reserved(), torch.cuda.current_stream()) == (before, stream)
+    graph = torch.cuda.CUDAGraph()
+    with captured(graph):
+        total = torch.ones(3, device="cuda").sum()
+    graph.replay()
+    assert total.item() == 3.0
 
 
 @pytest.mark.parametrize("graphs", [False, True])

@@ -52,6 +52,17 @@ def release(graph: torch.cuda.CUDAGraph, pool: torch.cuda.MemPool) -> None:
         torch._C._cuda_releasePool(torch.cuda.current_device(), pool.id)
 
 
+def forget_errors() -> None:
+    """Let the threads of autograd report the errors that a failed capture left there.
+
+    CUDA keeps the last error of each thread, and torch would take it for one of the next step.
+    """
+    for _ in range(2):  # the error of this thread comes first
+        with suppress(RuntimeError):
+            torch.ones(1, device="cuda", requires_grad=True).sum().backward()
+            return
+
+
 def times_short_of_memory() -> int:
     """Return how often the allocator has found too little memory; it then frees what it holds or gives up."""
     counts = torch.cuda.memory_stats()

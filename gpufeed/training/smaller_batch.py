@@ -10,6 +10,7 @@ import torch
 
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError, Skip, first_line
+from gpufeed.training.cuda_graph import forget_errors
 
 Made = TypeVar("Made")
 log = logging.getLogger("gpufeed")
@@ -93,7 +94,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def release() -> None:
-    """Free the memory of the last attempt, and what was compiled for its batch size.
+    """Free the memory of the last attempt, and forget its errors and what was compiled for its batch size.
 
     For a second size torch.compile would assume a dynamic dimension and make slower code.
     """
@@ -101,3 +102,4 @@ def release() -> None:
     torch.compiler.reset()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+        forget_errors()

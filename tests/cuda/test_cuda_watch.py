@@ -158,7 +158,7 @@ def test_utilization_of_a_planted_sleep_is_within_three_points(cycles_a_second, 
     for _ in trained(watched):
         pass
     found = watched.result()
-    print(name, every, truth, json.dumps({key: found[key] for key in ("au", "end_to_end", "compute_only")}))
+    print(name, every, alone_s, truth, json.dumps({key: found[key] for key in ("au", "stretches")}))
     assert found["au"]["n"] >= 3
     assert found["au"]["value"] == pytest.approx(truth, abs=0.03)
     assert found["data_stall_share"] == pytest.approx(1 - truth, abs=0.05)

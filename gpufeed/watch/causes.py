@@ -226,7 +226,7 @@ class Diagnosis:
             "step_seconds": self.step_s,
         }
         most = max(1.0, min(self.limit, self.now_s / max(self.step_s, then_s)))
-        stays = "" if self.loader.get("persistent") else ", persistent_workers=True"
+        stays = ", persistent_workers=True" if self.loader.get("persistent") is False else ""
         return Cause("workers", said, seen, f"Use `DataLoader(..., num_workers={new}{stays})`.", most)
 
     def shares(self) -> dict[str, float]:
@@ -334,7 +334,7 @@ class Diagnosis:
         why = "workers restart each epoch" if restarts else "the queue is empty at each start"
         change = (
             "Use `DataLoader(..., persistent_workers=True)`."
-            if restarts
+            if restarts and self.loader["persistent"] is False
             else "Make epochs longer (repeat the sampler), or what `__iter__` does at their start shorter."
         )
         return Cause(

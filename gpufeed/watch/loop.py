@@ -298,22 +298,38 @@ class WatchedEpoch:
 
 
 def settings(loader: Any, of_queue: Queue, host_bytes: int) -> dict[str, Any]:
-    """Return the loader's settings that causes depend on. workers: None if unknown. host_bytes: of a
-    batch.
+    """Return the loader's settings that causes depend on. host_bytes: of a batch.
+
+    workers: None if unknown. persistent: None if its workers start anew each epoch whatever it is told.
     """
     workers, ahead = of_queue or (None, 0)
+    torchs = inside(loader)
+    persistent = None if torchs is not loader else bool(getattr(torchs, "persistent_workers", False))
     return {
         "workers": workers,
         "ahead": ahead,
-        "persistent": bool(getattr(loader, "persistent_workers", False)),
-        "pinned": bool(getattr(loader, "pin_memory", False)),
+        "persistent": persistent,
+        "pinned": bool(getattr(torchs, "pin_memory", False)),
         "host_bytes": host_bytes,
     }
 
 
+def inside(loader: Any) -> Any:
+    """Return what has the settings of torch's DataLoader: for fastai's own, an object that it hides.
+
+    If it transforms batches in this process, its workers may not be what is slow: then they do not count.
+    """
+    hidden = getattr(loader, "__dict__", {}).get("fake_l", loader)
+    if hidden is loader:
+        return loader
+    here = torch.device(getattr(loader, "device", None) or "cpu").type == "cpu"
+    return loader if here and getattr(loader.after_batch, "fs", ()) else hidden
+
+
 def queue(loader: Any) -> Queue:
     """Return a loader's number of worker processes and of prefetched batches; None if unknown."""
-    workers = getattr(loader, "num_workers", None)
-    if not isinstance(loader, DataLoader) or not isinstance(workers, int):
+    torchs = inside(loader)
+    workers = getattr(torchs, "num_workers", None)
+    if not (isinstance(torchs, DataLoader) or torchs is not loader) or not isinstance(workers, int):
         return None
-    return workers, workers * (loader.prefetch_factor or 0)
+    return workers, workers * (torchs.prefetch_factor or 0)

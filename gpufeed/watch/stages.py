@@ -88,9 +88,14 @@ class Timers:
             *owners, name = name.split(".")
             try:
                 owner = reduce(getattr, owners, sys.modules[module])
-                setattr(owner, name, self.timed(kind, getattr(owner, name)))
+                call = getattr(owner, name)
             except (KeyError, AttributeError):
                 continue  # not imported, or another version
+            timed = self.timed(kind, call)
+            setattr(owner, name, timed)
+            for holder in list(sys.modules.values()) if not owners else ():
+                if getattr(holder, "__dict__", {}).get(name) is call:  # imported by `from`
+                    setattr(holder, name, timed)
         for _ in range(DEEPEST):
             if not hasattr(dataset, "__dict__"):
                 break
@@ -130,9 +135,11 @@ class Stages(Dataset):
             setattr(self.dataset, name, value)  # or set them, such as an open file
 
     def __getitem__(self, _: int) -> dict[str, Any]:
+        fetch = getattr(self.dataset, "__getitems__", None)
+        first = self.indices[0][0]
+        fetch([first]) if callable(fetch) else self.dataset[first]  # it may import what it decodes with
         timers, rows, end = Timers(), [], time.perf_counter() + BUDGET_S
         timers.put_in(self.dataset)
-        fetch = getattr(self.dataset, "__getitems__", None)
         one, many = (timers.timed(SAMPLE, call) for call in (self.dataset.__getitem__, fetch))
         collate = timers.timed(COLLATE, self.collate)
         for of_batch in self.indices:

@@ -180,7 +180,8 @@ def test_a_few_late_batches_are_slow_samples_unless_steps_are_late_too():
 
 
 @pytest.mark.parametrize(
-    ("persistent", "start_s", "there"), [(False, 0.2, True), (True, 0.2, False), (False, 0.03, False)]
+    ("persistent", "start_s", "there"),
+    [(False, 0.2, True), (None, 0.2, True), (True, 0.2, False), (False, 0.03, False)],
 )
 def test_workers_that_start_anew_cost_each_epoch_but_the_first(persistent, start_s, there):
     seen = signs(workers=2, persistent=persistent)
@@ -189,6 +190,7 @@ def test_workers_that_start_anew_cost_each_epoch_but_the_first(persistent, start
     assert ("epoch start" in causes_now) == there
     if there:
         assert causes_now["epoch start"]["seen"]["share_of_epoch"] == pytest.approx(0.0995)
+        assert ("persistent_workers" in causes_now["epoch start"]["change"]) == (persistent is False)
 
 
 def grows(seconds, epoch: int = 300, delay_s: float = 0.0) -> dict[str, dict]:

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from watch_fixtures import watch
 
 from gpufeed.watch import batches
+from gpufeed.watch.loop import queue, settings
 
 
 def numbers(loader, seen: list | None = None) -> list[float]:
@@ -106,6 +107,21 @@ def test_attributes_are_those_of_the_loader():
     assert not hasattr(watched, "state_dict")
     assert not hasattr(watched, "set_epoch")
     assert watch(watched) is watched
+
+
+def test_workers_of_fastais_own_loader_are_known_unless_this_process_changes_their_batches():
+    from fastai.data.core import TfmdDL
+
+    def known(**more):
+        loader = TfmdDL(list(range(64)), bs=4, num_workers=2, **more)
+        of_queue = queue(loader)
+        return of_queue, settings(loader, of_queue, 16)["persistent"]
+
+    assert known() == ((2, 4), None)
+    changes = {"after_batch": [lambda batch: batch]}
+    assert known(**changes) == (None, False)
+    assert known(**changes, device=torch.device("cuda")) == ((2, 4), None)
+    assert queue(DataLoader(range(8), num_workers=1)) == (1, 2)
 
 
 def test_lightning_asks_for_no_epoch_and_is_refused_a_loader_without_shares(monkeypatch):

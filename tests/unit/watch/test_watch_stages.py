@@ -20,6 +20,7 @@ import watch_fixtures as fixtures
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from torchvision import transforms
+from torchvision.io import decode_jpeg
 
 from gpufeed.watch import stages
 
@@ -66,6 +67,33 @@ def test_stages_are_told_apart_by_their_names_and_move_no_state(wrapped):
     assert 0.03 < seconds["read"] < 0.3
     assert 0.008 < seconds["transform"] < 0.15
     assert told["named"] == ["decode", "transform"]
+
+
+class Jpegs(Dataset):
+    """Decodes by a function that this module has imported, or that it imports at its first sample."""
+
+    def __init__(self, late: bool):
+        file = io.BytesIO()
+        Image.effect_noise((600, 600), 50).save(file, "JPEG")
+        self.data, self.late = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8), late
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if not self.late:
+            return decode_jpeg(self.data)
+        import torchvision.io
+
+        return torchvision.io.decode_jpeg(self.data)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_decoder_is_known_however_it_was_imported(monkeypatch, late):
+    if late:
+        monkeypatch.delitem(sys.modules, "torchvision.io")
+    seconds = stages.measure(DataLoader(Jpegs(late), 4))["seconds"]
+    assert seconds["decode"] > 4 * seconds["sample"]
 
 
 class Endless(IterableDataset):

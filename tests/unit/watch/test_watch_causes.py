@@ -253,7 +253,7 @@ class Busy(Dataset):
     """Samples that keep a core busy."""
 
     def __len__(self) -> int:
-        return 200
+        return 400
 
     def __getitem__(self, index: int) -> int:
         end = time.thread_time() + 0.005

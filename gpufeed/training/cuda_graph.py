@@ -32,7 +32,7 @@ def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
             yield
     except BaseException as error:
         torch.cuda.set_stream(stream)  # torch leaves its own if it cannot end the capture
-        release(graph, pool)
+        release_pool(graph, pool)
         if isinstance(error, torch.OutOfMemoryError):
             raise  # it says how much was asked for
         if isinstance(error, RuntimeError) and "captur" in str(error) and times_short_of_memory() > short:
@@ -43,7 +43,7 @@ def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
             gc.enable()
 
 
-def release(graph: torch.cuda.CUDAGraph, pool: torch.cuda.MemPool) -> None:
+def release_pool(graph: torch.cuda.CUDAGraph, pool: torch.cuda.MemPool) -> None:
     """Give the memory of a failed capture back, which torch may keep for ever (pytorch#190308)."""
     graph.reset()  # enough for a torch that has mended it
     with suppress(RuntimeError):  # unless the capture's end failed, the allocator knows that it is over

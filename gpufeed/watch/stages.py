@@ -137,7 +137,7 @@ class Stages(Dataset):
     def __getitem__(self, _: int) -> dict[str, Any]:
         fetch = getattr(self.dataset, "__getitems__", None)
         first = self.indices[0][0]
-        fetch([first]) if callable(fetch) else self.dataset[first]  # it may import what it decodes with
+        _ = fetch([first]) if callable(fetch) else self.dataset[first]  # it may import what it decodes with
         timers, rows, end = Timers(), [], time.perf_counter() + BUDGET_S
         timers.put_in(self.dataset)
         one, many = (timers.timed(SAMPLE, call) for call in (self.dataset.__getitem__, fetch))

@@ -143,7 +143,7 @@ class WatchedEpoch:
             record.wait_for_device()
         if stocks:
             self.stock()
-        record.started()
+        record.started(self.ready)
         began = time.perf_counter()
         try:
             batch = self.take(check=record.checks)

@@ -73,6 +73,10 @@ class Clock:
         event.record(torch.cuda.current_stream(self.device))
         return event
 
+    def idle(self) -> bool:
+        """Return whether the device has done all that was asked for so far."""
+        return not self.cuda or torch.cuda.current_stream(self.device).query()
+
     def passed(self, marks: list[Any], wait: bool) -> bool:
         """Return whether the device has passed all marks. wait: until it has."""
         for mark in marks if self.cuda else ():
@@ -109,6 +113,8 @@ class Stretch:
     entered: list[Any] = field(default_factory=list)
     fetched: list[Any] = field(default_factory=list)
     fetch_s: float = 0.0  # on the host's clock, of all fetches
+    own_s: float = 0.0
+    waited_s: float = 0.0
     body_s: list[float] = field(default_factory=list)  # on the host's clock, of each step between fetches
 
     @property
@@ -118,7 +124,8 @@ class Stretch:
 
     def measured(self, clock: Clock) -> dict[str, Any]:
         """Return its times as a dict; the device must have passed its end."""
-        seconds = clock.seconds(self.entered[0], self.entered[-1])
+        own_s = max(0.0, self.own_s - self.waited_s)
+        seconds = clock.seconds(self.entered[0], self.entered[-1]) - own_s
         waits = [clock.seconds(*both) for both in zip(self.entered[:-1], self.fetched, strict=False)]
         steps = [clock.seconds(*both) for both in zip(self.entered[:-1], self.entered[1:], strict=True)]
         bodies = [step - wait for step, wait in zip(steps, waits, strict=True)] if waits else steps
@@ -126,7 +133,8 @@ class Stretch:
         row = {name: getattr(self, name) for name in ("kind", "pair", "first_step", "steps", "samples")}
         steady_s = self.steady_s(seconds, clock.cuda) if self.kind == END else seconds
         paused = max(bodies) > max(PAUSE * median(bodies), PAUSE_S)
-        return row | {"seconds": seconds, "steady_s": steady_s, "wait_s": sum(waits), "paused": paused}
+        wait_s = max(0.0, sum(waits) - own_s)
+        return row | {"seconds": seconds, "steady_s": steady_s, "wait_s": wait_s, "paused": paused}
 
     def steady_s(self, seconds: float, ahead: bool) -> float:
         """Return the time that its steps would take if neither queue, of batches or of work, got shorter.
@@ -267,7 +275,9 @@ class Stretches:
         self.stocked = 0  # batches held for the current or coming burst
         self.seen_length: int | None = None  # of the last full epoch
         self.step_s = 0.0  # of a step of the last bursts
-        self.left_at = 0.0
+        self.left_at = self.marked_at = 0.0
+        # whether the device was idle at the last mark before a fetch, and the loader's queue then
+        self.idle, self.queue = False, None
         self.earliest, self.probe = 0, None  # the end of a settle phase, and a mark in it
         self.signs = Signs()
         self.deep: Any = None  # the loader, until its stages are measured
@@ -315,8 +325,8 @@ class Stretches:
         if self.clock is None and self.at:
             self.clock = Clock(self.device)  # from the second step on, when training has used its device
         if self.open is not None:
-            self.open.entered.append(self.clock.mark())
             self.open.body_s.append(time.perf_counter() - self.left_at)
+            self.mark(ready)
         self.waits = False
         if self.at < self.until:
             return False
@@ -337,12 +347,18 @@ class Stretches:
         if self.on_device and self.clock.cuda:
             torch.cuda.synchronize(self.clock.device)
 
-    def started(self) -> None:
+    def started(self, ready: Callable[[], Ready]) -> None:
         """Set the first mark of a stretch, after the cost of starting it, or one while it settles."""
         if self.phase == "settle" and self.ranks == 1:
             self.probe = self.clock.mark()
         if self.open is not None and not self.open.entered:
-            self.open.entered.append(self.clock.mark())
+            self.mark(ready)
+
+    def mark(self, ready: Callable[[], Ready]) -> None:
+        """Set a mark of the stretch at which the next batch is requested."""
+        self.idle, self.marked_at = self.clock.idle(), time.perf_counter()
+        self.open.entered.append(self.clock.mark())
+        self.queue = ready() if self.open.kind == END else None
 
     def leave(self, samples: int | None, fetch_s: float) -> None:
         """Note that a batch has arrived."""
@@ -359,6 +375,9 @@ class Stretches:
         self.at += 1
         self.steps += 1
         self.left_at = time.perf_counter()
+        if self.open is not None and self.idle:
+            self.open.own_s += self.left_at - self.marked_at - fetch_s
+            self.open.waited_s += fetch_s if self.waited(fetch_s) else 0.0
 
     def settled(self, fetch_s: float) -> bool:
         """Return whether the queues of batches and of work no longer hold anything of a burst."""
@@ -370,6 +389,14 @@ class Stretches:
         # before the first stretch that says so nobody knows how long a step takes
         waited = not self.sizes.until_wait or fetch_s > WAITS * (self.step_s or math.inf)
         return idle and waited and self.at + 1 >= self.earliest
+
+    def waited(self, fetch_s: float) -> bool:
+        """Return whether the last fetch found no batch; where nobody sees the queue, whether it was slow."""
+        if self.open.kind == ALONE:
+            return False
+        if self.queue is not None:
+            return not self.queue[0]
+        return fetch_s > WAITS * (self.open.body_s[-1] if self.open.body_s else self.step_s)
 
     @property
     def is_over(self) -> bool:

@@ -76,6 +76,18 @@ def test_utilization_is_near_the_truth(name):
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize(("batch_s", "truth"), [(0.06, 0.5), (0.002, 1.0)], ids=["half fed", "fed"])
+def test_what_watching_costs_a_step_is_not_counted(monkeypatch, batch_s, truth):
+    """Steps of 30 ms, and 12 ms of this package's own between two of them."""
+    monkeypatch.setattr(batches, "samples", lambda batch: time.sleep(0.012) or 1)
+    loader = DataLoader(fixtures.Sleeping(100, 2 * batch_s), 1, num_workers=2)
+    found = stepped(loader, step_s=0.03, burst=8).result()
+    assert found["compute_only"]["samples_per_second"] == pytest.approx(1 / 0.03, rel=0.1)
+    assert found["au"]["value"] == pytest.approx(truth, abs=0.1)
+    assert found["data_stall_share"] == pytest.approx(1 - truth, abs=0.1)
+
+
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_a_loader_that_shares_the_device_rests_during_a_burst(ahead):

@@ -133,6 +133,7 @@ class WatchedEpoch:
         if not self.here or self.number != self.record.epochs:
             return self.take()
         record = self.record
+        record.entered_at = time.perf_counter()
         if record.at == 1:
             self.first_at = time.perf_counter()
             self.steps = self.length()
@@ -160,6 +161,7 @@ class WatchedEpoch:
             self.first_bytes = batches.held_bytes(batch)
         record.leave(batches.samples(batch), ended - began)
         record.signs.leave()
+        record.left(ended - began)
         return batch
 
     def take(self, check: bool = False) -> Any:

@@ -113,7 +113,10 @@ class Stretch:
     entered: list[Any] = field(default_factory=list)
     fetched: list[Any] = field(default_factory=list)
     fetch_s: float = 0.0  # on the host's clock, of all fetches
+    # on the host's clock, where the device idled: what this package took, all of it and between the marks
+    # of a fetch, and fetches that waited
     own_s: float = 0.0
+    own_in_fetch_s: float = 0.0
     waited_s: float = 0.0
     body_s: list[float] = field(default_factory=list)  # on the host's clock, of each step between fetches
 
@@ -124,8 +127,8 @@ class Stretch:
 
     def measured(self, clock: Clock) -> dict[str, Any]:
         """Return its times as a dict; the device must have passed its end."""
-        own_s = max(0.0, self.own_s - self.waited_s)
-        seconds = clock.seconds(self.entered[0], self.entered[-1]) - own_s
+        longer_s = max(0.0, self.own_s - self.waited_s)  # by this package; the rest the loader uses, too
+        seconds = clock.seconds(self.entered[0], self.entered[-1]) - longer_s
         waits = [clock.seconds(*both) for both in zip(self.entered[:-1], self.fetched, strict=False)]
         steps = [clock.seconds(*both) for both in zip(self.entered[:-1], self.entered[1:], strict=True)]
         bodies = [step - wait for step, wait in zip(steps, waits, strict=True)] if waits else steps
@@ -133,7 +136,7 @@ class Stretch:
         row = {name: getattr(self, name) for name in ("kind", "pair", "first_step", "steps", "samples")}
         steady_s = self.steady_s(seconds, clock.cuda) if self.kind == END else seconds
         paused = max(bodies) > max(PAUSE * median(bodies), PAUSE_S)
-        wait_s = max(0.0, sum(waits) - own_s)
+        wait_s = max(0.0, sum(waits) - self.own_in_fetch_s + self.own_s - longer_s)
         return row | {"seconds": seconds, "steady_s": steady_s, "wait_s": wait_s, "paused": paused}
 
     def steady_s(self, seconds: float, ahead: bool) -> float:
@@ -275,7 +278,7 @@ class Stretches:
         self.stocked = 0  # batches held for the current or coming burst
         self.seen_length: int | None = None  # of the last full epoch
         self.step_s = 0.0  # of a step of the last bursts
-        self.left_at = self.marked_at = 0.0
+        self.entered_at = self.marked_at = self.left_at = 0.0  # of the last request of a batch
         # whether the device was idle at the last mark before a fetch, and the loader's queue then
         self.idle, self.queue = False, None
         self.earliest, self.probe = 0, None  # the end of a settle phase, and a mark in it
@@ -325,8 +328,9 @@ class Stretches:
         if self.clock is None and self.at:
             self.clock = Clock(self.device)  # from the second step on, when training has used its device
         if self.open is not None:
-            self.open.body_s.append(time.perf_counter() - self.left_at)
+            self.open.body_s.append(self.entered_at - self.left_at)
             self.mark(ready)
+            self.open.own_s += self.idle * (self.marked_at - self.entered_at)
         self.waits = False
         if self.at < self.until:
             return False
@@ -356,8 +360,9 @@ class Stretches:
 
     def mark(self, ready: Callable[[], Ready]) -> None:
         """Set a mark of the stretch at which the next batch is requested."""
-        self.idle, self.marked_at = self.clock.idle(), time.perf_counter()
+        self.idle = self.clock.idle()
         self.open.entered.append(self.clock.mark())
+        self.marked_at = time.perf_counter()
         self.queue = ready() if self.open.kind == END else None
 
     def leave(self, samples: int | None, fetch_s: float) -> None:
@@ -370,10 +375,14 @@ class Stretches:
             self.open.fetch_s += fetch_s
             if self.open.kind == END:
                 self.open.fetched.append(self.clock.mark())
+                self.open.own_in_fetch_s += self.idle * (time.perf_counter() - self.marked_at - fetch_s)
         elif (self.phase == "settle" and self.settled(fetch_s)) or (self.phase == "tail" and self.is_over):
             self.until = math.ceil((self.at + 1) / self.accumulate) * self.accumulate
         self.at += 1
         self.steps += 1
+
+    def left(self, fetch_s: float) -> None:
+        """Note that the loop goes on, after a fetch that took so long."""
         self.left_at = time.perf_counter()
         if self.open is not None and self.idle:
             self.open.own_s += self.left_at - self.marked_at - fetch_s

@@ -182,6 +182,8 @@ class Diagnosis:
         if not (seen := self.signs.per_batch()):
             return  # whether they wait or work is unknown
         cpu_s, delayed = seen
+        if worked := self.signs.worked:  # the step has its core, too
+            cpu_s += sum(one for _, one in worked) / len(worked)
         at_best_s = cpu_s / self.cores  # no faster than all cores together
         bound = at_best_s >= max(BOUND * self.step_s, HOLDS * self.now_s)
         stage = self.stage(self.now_s)
@@ -191,8 +193,9 @@ class Diagnosis:
         if many or (bound and workers == self.cores and not stage):
             yield Cause(
                 "cores",
-                f"{workers} workers share {self.cores} core{'s' * (self.cores > 1)}. Their work for a batch "
-                f"takes {ms(cpu_s)} of CPU time, at least {ms(at_best_s)}; a step takes {ms(self.step_s)}.",
+                f"The training and {workers} workers share {self.cores} core{'s' * (self.cores > 1)}. "
+                f"A batch takes {ms(cpu_s)} of CPU time, at least {ms(at_best_s)} on all cores; "
+                f"a step takes {ms(self.step_s)}.",
                 {"workers": workers, "cores": self.cores, "cpu_seconds_per_batch": cpu_s}
                 | ({} if delayed is None else {"share_without_core": delayed}),
                 f"Use `num_workers={self.cores}` and give the job more cores, or make a sample cheaper.",

@@ -109,6 +109,17 @@ def test_first_workers_go_ahead_of_a_stage_that_is_one_of_two():
     assert list(named(found(1 / 3, stages=one), signs())) == ["transform", "workers"]
 
 
+@pytest.mark.parametrize(("step_cpu_s", "first", "gains"), [(0.0, "workers", 2.0), (0.01, "decode", 4 / 3)])
+def test_a_step_that_keeps_a_core_busy_leaves_more_workers_less(monkeypatch, step_cpu_s, first, gains):
+    """A step of 10 ms and decoding of 20 ms in one worker: two cores have 20 or 30 ms of work for a batch."""
+    monkeypatch.setattr(causes, "cores_allowed", lambda: 2)
+    seen = looks(signs(workers=1), 1, 0.02)
+    seen.worked = [(0.01, step_cpu_s)] * 20
+    told = named(found(0.5, stages=staged(decode=0.02)), seen)
+    assert next(iter(told)) == first
+    assert told.get("workers", {"at_most": gains})["at_most"] == pytest.approx(gains)
+
+
 def test_workers_that_wait_are_not_short_of_cores_whatever_their_work_would_need():
     seen = looks(signs(workers=16), 16, 0.07)  # 17 ms on four cores, of the 100 ms between two batches
     assert list(named(found(0.1, stages=staged(read=0.03)), seen)) == ["read", "workers"]

@@ -127,8 +127,9 @@ class Stretch:
 
     def measured(self, clock: Clock) -> dict[str, Any]:
         """Return its times as a dict; the device must have passed its end."""
-        longer_s = max(0.0, self.own_s - self.waited_s)  # by this package; the rest the loader uses, too
-        seconds = clock.seconds(self.entered[0], self.entered[-1]) - longer_s
+        seconds = clock.seconds(self.entered[0], self.entered[-1])
+        hidden_s = min(self.own_s, self.waited_s)  # the loader worked meanwhile
+        seconds -= max(0.0, min(self.own_s - hidden_s, seconds - sum(self.body_s)))  # clocks differ a little
         waits = [clock.seconds(*both) for both in zip(self.entered[:-1], self.fetched, strict=False)]
         steps = [clock.seconds(*both) for both in zip(self.entered[:-1], self.entered[1:], strict=True)]
         bodies = [step - wait for step, wait in zip(steps, waits, strict=True)] if waits else steps
@@ -136,7 +137,7 @@ class Stretch:
         row = {name: getattr(self, name) for name in ("kind", "pair", "first_step", "steps", "samples")}
         steady_s = self.steady_s(seconds, clock.cuda) if self.kind == END else seconds
         paused = max(bodies) > max(PAUSE * median(bodies), PAUSE_S)
-        wait_s = max(0.0, sum(waits) - self.own_in_fetch_s + self.own_s - longer_s)
+        wait_s = max(0.0, sum(waits) - self.own_in_fetch_s + hidden_s)
         return row | {"seconds": seconds, "steady_s": steady_s, "wait_s": wait_s, "paused": paused}
 
     def steady_s(self, seconds: float, ahead: bool) -> float:

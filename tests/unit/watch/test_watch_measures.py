@@ -25,7 +25,19 @@ from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
 from gpufeed.watch import batches, signs, stretches
 from gpufeed.watch.result import counted, finish, pairs, utilization
-from gpufeed.watch.stretches import ALONE, APART, END, OFTEN, ORDER, Sizes, Stretch, Stretches, drained, sizes
+from gpufeed.watch.stretches import (
+    ALONE,
+    APART,
+    END,
+    OFTEN,
+    ORDER,
+    Clock,
+    Sizes,
+    Stretch,
+    Stretches,
+    drained,
+    sizes,
+)
 
 
 def threaded(count: int, seconds: float, ahead: int):
@@ -87,6 +99,17 @@ def test_what_watching_costs_a_step_is_not_counted(monkeypatch, batch_s, truth):
     assert found["compute_only"]["samples_per_second"] == pytest.approx(1 / 0.03, rel=0.1)
     assert found["au"]["value"] == pytest.approx(truth, abs=0.1)
     assert found["data_stall_share"] == pytest.approx(1 - truth, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("own_s", "waited_s", "seconds", "wait_s"),
+    [(0.5, 0.0, 1.5, 0.0), (0.5, 0.4, 1.9, 0.4), (3.0, 0.0, 0.6, 0.0)],
+)
+def test_a_stretch_is_never_shorter_than_its_steps(own_s, waited_s, seconds, wait_s):
+    """Two seconds with 0.6 in the loop; what this package took is the host's time, which may be off."""
+    times = {"own_s": own_s, "waited_s": waited_s, "body_s": [0.3, 0.3], "entered": [0.0, 1.0, 2.0]}
+    row = Stretch(ALONE, 0, 0, steps=2, **times).measured(Clock(torch.device("cpu")))
+    assert (row["seconds"], row["wait_s"]) == pytest.approx((seconds, wait_s))
 
 
 @pytest.mark.alone

@@ -187,6 +187,18 @@ def test_folders_of_one_name_share_no_cache(tmp_path):
             assert np.abs(pixels - 100 * value).max() < 0.01
 
 
+@pytest.mark.parametrize("name", ["dataloader_sync", "host_cache"])
+def test_a_damaged_file_of_a_plain_folder_is_to_be_repaired(name, photos, tmp_path):
+    damaged = next(tmp_path.glob("photos/*/*.jpg"))
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    with (
+        pytest.raises(gpufeed.GpufeedError, match=damaged.name) as error,
+        gpufeed.loader(name, tmp_path / "photos", batch_size=2, device="cpu") as batches,
+    ):
+        list(batches)
+    assert "repair" in error.value.remedy
+
+
 def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog):
     (tmp_path / "photos/class00/broken.jpg").write_bytes(b"no image")
     with gpufeed.loader("dataloader_sync", "photos", batch_size=50, device="cpu") as batches:

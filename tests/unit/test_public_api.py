@@ -242,7 +242,7 @@ def test_what_cannot_be_is_a_sentence(photos, changes, said):
 
 
 def test_what_cannot_be_prepared_is_a_sentence(photos):
-    with pytest.raises(gpufeed.GpufeedError, match="source 'no_folder'"):
+    with pytest.raises(gpufeed.GpufeedError, match="source or folder 'no_folder'"):
         gpufeed.prepare("no_folder")
     with pytest.raises(gpufeed.GpufeedError, match=r"resize: 32, in gpufeed\.prepare"):
         gpufeed.prepare("photos", resize=32)
@@ -250,10 +250,14 @@ def test_what_cannot_be_prepared_is_a_sentence(photos):
 
 def test_decode_jpegs_gives_pixels_of_any_kind_and_names_the_file_that_it_cannot(photos, tmp_path):
     files = [path.read_bytes() for path in sorted(tmp_path.glob("photos/*/*.jpg"))]
+    assert len(gpufeed.decode_jpegs((file for file in files), "cpu")) == len(files)
     for label, image in enumerate(gpufeed.decode_jpegs(files, "cpu")):
         assert np.array_equal(image.permute(2, 0, 1).numpy(), photos[label])
     with pytest.raises(gpufeed.GpufeedError, match="file 2 of 3"):
         gpufeed.decode_jpegs([*files[:2], b"no image"], "cpu")
+    for wrong in (["a.jpg"], files[0]):
+        with pytest.raises(gpufeed.GpufeedError, match="the bytes of each file"):
+            gpufeed.decode_jpegs(wrong, "cpu")
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -122,7 +122,7 @@ def arguments(
         if parameters[name].default is inspect.Parameter.empty and name not in options:
             raise GpufeedError(
                 f"no value for {name!r}, which {reference} needs",
-                f"a default, or an option {name}=VALUE in the overrides of its cells",
+                f"a default, or an option {name}=VALUE in the overrides of its cells, or in its source",
                 f"add one of these for {name!r}",
             )
     return mine
@@ -237,13 +237,13 @@ def sample(dataset: Any, index: int, state: int, reference: str) -> tuple[np.nda
         ) from error
     try:
         image, label = item
-        return pixels(image), operator.index(label.item() if isinstance(label, torch.Tensor) else label)
-    except (TypeError, ValueError) as error:
+        return pixels(image), whole(label)
+    except (TypeError, ValueError, RuntimeError) as error:
         kinds = [described(part) for part in item] if isinstance(item, tuple) else [described(item)]
         raise GpufeedError(
             f"item {index} of {reference}: {' and '.join(kinds)} ({first_line(error)})",
             "(image, label): PIL image, uint8 tensor (3, H, W) or uint8 array (H, W, 3), and a whole number",
-            "remove ToTensor and Normalize: the cell's augment does both",
+            "return such a pair, and remove ToTensor and Normalize: the cell's augment does both",
         ) from error
 
 
@@ -275,13 +275,20 @@ def seeded(state: int) -> Iterator[None]:
             random.setstate(kept[2])
 
 
+def whole(label: Any) -> int:
+    """Return a label as a number; raise TypeError or RuntimeError for one that is no whole number."""
+    return operator.index(label.item() if isinstance(label, torch.Tensor) else label)
+
+
 def labels(dataset: Any, reference: str) -> list[int]:
-    """Return all labels of a Dataset: its `targets` or `labels`, else those of its items, one by one."""
-    given = next(
-        (found for name in ("targets", "labels") if (found := getattr(dataset, name, None)) is not None), None
-    )
-    if given is not None and len(given) == len(dataset):
-        return [int(label) for label in given]
+    """Return all labels of a Dataset: its `targets` or `labels`, if these are a whole number for each item,
+    else those of its items, one by one.
+    """
+    for name in ("targets", "labels"):
+        with suppress(AttributeError, TypeError, RuntimeError):  # none, a method, names, floats, rows
+            given = [whole(label) for label in getattr(dataset, name)]
+            if len(given) == len(dataset):
+                return given
     return [sample(dataset, index, 0, reference)[1] for index in range(len(dataset))]
 
 

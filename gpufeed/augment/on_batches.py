@@ -7,7 +7,7 @@ import torch
 
 from gpufeed.augment.base import DeviceAugment
 from gpufeed.core.config import check_hyper, read_hyper
-from gpufeed.core.errors import require_known
+from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.registry import AUGMENTS, fetch
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean, standard deviation
@@ -24,6 +24,12 @@ class BatchAugment:
 
     @torch.no_grad()
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        if images.ndim != 4 or images.shape[1] != 3:
+            raise GpufeedError(
+                f"images of shape {tuple(images.shape)}",
+                "(N, 3, H, W)",
+                "convert to RGB and permute channels to the second place",
+            )
         ids = torch.arange(self.images, self.images + len(images), device=images.device)
         self.images += len(images)
         return self.augment(images.permute(0, 2, 3, 1).contiguous(), ids, 0)

@@ -78,7 +78,7 @@ def config_of(asked: Namespace, sources: Mapping[str, Any]) -> dict[str, Any]:
     if asked.loaders:
         experiment["blocks"] = blocks_of(experiment["blocks"], asked.loaders)
         del experiment["quick"]
-        best = len(asked.loaders)  # all, since they were asked for
+        best = len(asked.loaders)  # all that are not slower by their probes
     elif not asked.gpus:
         experiment["quick"].remove(OF_THE_GPU)
     if TODAY in experiment["blocks"] and not asked.all:

@@ -107,7 +107,7 @@ def check_apart(folder: Path, out: Path) -> None:
         raise GpufeedError(
             f"the images in {folder}, which overlap with the prepared dataset in {images}",
             "a folder of images outside of the prepared dataset",
-            "give the source another name, or its datasets another folder: --config data=FOLDER",
+            "run it in another folder, give the source another name, or set --config data=FOLDER",
         )
 
 

@@ -130,9 +130,10 @@ def reading(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:  # the disk's errors, not the archive's
             raise
         raise GpufeedError(
-            f"{path} is damaged or cut off ({type(error).__name__}: {error})",
+            f"{path} is no archive, or damaged or cut off ({type(error).__name__}: {error})",
             "a complete archive",
-            f"put a complete copy there, or move {path} away and run the command again, which downloads it",
+            f"put a complete copy there; if gpufeed downloaded it, move {path} away and run the command "
+            "again",
         ) from error
 
 

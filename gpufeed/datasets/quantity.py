@@ -32,7 +32,7 @@ def chosen(table: pd.DataFrame, limit: int) -> np.ndarray:
             raise GpufeedError(
                 f"limit {limit} for {classes} classes",
                 f"at least {classes}, one image for each class",
-                "raise `limit` in the source",
+                "raise `limit`",
             )
         rows["digest"] = [hashlib.sha256(f"{SEED}/{path}".encode()).digest() for path in rows["path"]]
         rows = rows.sort_values("digest")

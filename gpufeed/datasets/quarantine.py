@@ -11,6 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.image_listing import FOLDER
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.encoded_file import MOST_BYTES
 from gpufeed.decoders.pillow import PillowDecoder
@@ -36,7 +37,10 @@ def quarantine(manifest: Manifest, max_share: float, workers: int = 1) -> Manife
     for image in found:
         log.warning("quarantined %s: %s", image["path"], image["reason"])
     if len(found) > max_share * len(manifest):
-        raise too_many(found, len(manifest), max_share)
+        own = manifest.info.source.get(FOLDER)
+        first = f"repair these files in {own} or move them away" if own else "download the dataset again"
+        remedy = f"{first}, or raise max_quarantined_share in the config to continue without these files"
+        raise too_many(found, len(manifest), max_share, remedy)
     table = manifest.table[[row not in reasons for row in range(len(paths))]].reset_index(drop=True)
     return Manifest(manifest.root, replace(manifest.info, quarantined=found), table)
 
@@ -75,13 +79,7 @@ def check_file(decoder: PillowDecoder, file: Path, size: tuple[int, int]) -> str
     return None
 
 
-def too_many(
-    found: list[dict[str, str]],
-    count: int,
-    max_share: float,
-    remedy: str = "download the dataset again, or raise max_quarantined_share in the config to continue "
-    "without these files",
-) -> GpufeedError:
+def too_many(found: list[dict[str, str]], count: int, max_share: float, remedy: str) -> GpufeedError:
     """Return the error for a dataset with too many broken images."""
     lines = [f"{image['path']}: {image['reason']}" for image in found[:SHOWN]]
     if len(found) > SHOWN:

@@ -114,7 +114,9 @@ def link_or_copy(file: Path, target: Path) -> None:
         source = file.open("rb")
     except OSError as error:
         raise GpufeedError(
-            f"{file}: {error.strerror}", "a file that you may read", "ask for access, or name another folder"
+            f"{file}: {error.strerror}",
+            "a file that you may read",
+            "ask for access, repair the link if it is one, or move it away",
         ) from error
     with source, target.open("xb") as copy:
         shutil.copyfileobj(source, copy)

@@ -31,11 +31,11 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict, ref
             labels = enumerate(plugins.labels(opened, reference))
             stage.rows += [(f"{split}/{i:08d}", label, split, *shape) for i, label in labels]
         named = getattr(plugins.open_dataset(reference, "train", options), "classes", None)
-        count = 1 + max(row[1] for row in stage.rows)
-        classes = [str(name) for name in named or range(count)]
-        if len(classes) < count:
+        found = {row[1] for row in stage.rows}
+        classes = [str(name) for name in named or range(1 + max(found))]
+        if wrong := sorted(label for label in found if not 0 <= label < len(classes)):
             raise GpufeedError(
-                f"label {count - 1} in {reference}, whose `classes` are {len(classes)}",
+                f"label {wrong[0]} in {reference}, whose `classes` are {len(classes)}",
                 "labels from 0 to the number of classes, less one",
                 "correct its labels or its `classes`",
             )

@@ -162,9 +162,11 @@ def checked(decoded: Decoded | DeviceDecoded, shapes: Sequence[tuple[int, ...]])
 
 
 def bad_file(path: Path, reason: str) -> GpufeedError:
-    """Return the error for a file of the manifest that can no longer be read or decoded."""
+    """Return the error for a file that cannot be read or decoded."""
     return GpufeedError(
-        f"{path}: {reason}", "an image that can be read and decoded", "prepare the dataset again"
+        f"{path}: {reason}",
+        "an image that can be read and decoded",
+        "repair it or move it away; if gpufeed prepared the dataset, prepare it again",
     )
 
 

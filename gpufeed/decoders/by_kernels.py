@@ -18,14 +18,23 @@ def decode_jpegs(files: Sequence[bytes], device: str | torch.device | None = Non
     libjpeg-turbo does, to the same pixels. Pillow decodes other files, such as PNG. device: by default the
     current GPU, or the CPU if there is none.
 
-    Raises GpufeedError for a file that nobody can decode, and Skip for a GPU without the extension.
+    Raises GpufeedError for a file that nobody can decode or that is no bytes, and Skip for a GPU without the
+    extension.
     """
+    files = list(files)
+    for file in files:
+        if not isinstance(file, bytes | bytearray):
+            raise GpufeedError(
+                f"a {type(file).__name__} among the files",
+                "a list with the bytes of each file",
+                "read them, such as by Path(name).read_bytes()",
+            )
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     on_cuda = where.type == "cuda"
     if on_cuda and where.index is None:
         where = torch.device("cuda", torch.cuda.current_device())
     with torch.cuda.device(where) if on_cuda else nullcontext():
-        found = decoder_on(where).decode_to(list(files), where)
+        found = decoder_on(where).decode_to(files, where)
     for place, outcome in enumerate(found.outcomes):
         if outcome.decoder is None:
             raise GpufeedError(

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,8 +86,12 @@ class Samples(Dataset):
             if self.crops is not None:
                 return self.crops.of_image(image, sample_id, epoch)
             if image.shape != self.shape:
-                path = Path(str(self.paths[sample_id]))
-                raise bad_file(path, f"made as {image.shape}, but the first of its split as {self.shape}")
+                path = self.paths[sample_id]
+                raise GpufeedError(
+                    f"{path}: made as {image.shape}, but the first of its split as {self.shape}",
+                    "items of one size",
+                    "give its source `resize: [height, width]`, or use a recipe that crops and resizes",
+                )
             return image
         path = self.root / str(self.paths[sample_id])
         if data is None and self.maker is None:

@@ -225,8 +225,9 @@ def cannot_decode(undecodable: list[Undecodable], count: int) -> GpufeedError:
     more = [f"and {len(lines) - SHOWN} more, all in the log"] if len(lines) > SHOWN else []
     return GpufeedError(
         f"{len(lines)} of {count} images cannot be decoded\n  " + "\n  ".join(lines[:SHOWN] + more),
-        "the images of the manifest as they were when the dataset was prepared",
-        "prepare the dataset again: snakemake --forcerun prepare_dataset",
+        "images that can be decoded",
+        "repair these files or move them away; if gpufeed prepared the dataset, prepare it again: snakemake "
+        "--forcerun prepare_dataset",
     )
 
 

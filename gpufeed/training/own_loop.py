@@ -314,7 +314,7 @@ def prepare(
     if name not in config["sources"]:
         path = expanded(source).absolute()
         if not path.exists():
-            raise unknown("source", name, config["sources"], "gpufeed.prepare, or the path of a folder")
+            raise unknown("source or folder", name, config["sources"], "gpufeed.prepare")
         row: dict[str, Any] = {"layout": "image_folder", "folder": str(path)}
         shown = path.resolve().name.lstrip(".")
         name = (shown if path.is_dir() else shown.partition(".")[0]) or "images"

@@ -27,6 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0, or 2 without a page, with the reason on standard error."""
     asked = parser().parse_args(arguments)
     try:
+        if asked.output.resolve() in {Path(file).resolve() for file in asked.files}:
+            raise GpufeedError(
+                f"{asked.output} both to read and to write", "a page beside its files", "name another with -o"
+            )
         from gpufeed.watch import watch_page  # imports matplotlib and pandas, which --help does not need
 
         write_whole(asked.output, watch_page.page({file: watch_page.read(file) for file in asked.files}))

@@ -28,6 +28,9 @@ def leaves(batch: Any, depth: int = DEEPEST) -> Iterator[Any]:
             parts = batch.values()
         elif hasattr(batch, "__dict__"):
             parts = vars(batch).values()
+        else:
+            slots = [name for kind in type(batch).__mro__ for name in getattr(kind, "__slots__", ())]
+            parts = [getattr(batch, name) for name in slots if hasattr(batch, name)] or parts
     for part in parts:
         if part is batch:
             yield part

@@ -145,7 +145,10 @@ def verdict(found: Mapping[str, Any], record: Stretches) -> str:
     au, end, alone = found["au"], found["end_to_end"], found["compute_only"]
     unit = "samples/s" if found["batch_samples"] else "batches/s"
     if not au["n"]:
-        said = f"Nothing measured yet: {record.steps} steps hold no pair of stretches."
+        said = (
+            f"Nothing measured yet: no pair of stretches in {many(record.steps, 'step')}. Train for longer, "
+            f"in epochs of at least {2 * record.accumulate + 1} steps."
+        )
     else:
         spread = "" if au["low"] is None else f", {100 * au['low']:.1f} to {100 * au['high']:.1f} %"
         few = "" if au["low"] is not None else ", too few for an interval"

@@ -40,7 +40,7 @@ NOISE = re.compile(
     "|Updating checkpoint depend|Shutting down, this might|Elapsed time: |Exiting because a job execution"
     "|This was a dry-run|The run involves checkpoint|Removing output files of failed job|SLURM run ID: "
     "|Job [0-9]+ has been submitted with SLURM|Submitted array job|Falling back to 'sacct'|'sacct' unavail"
-    "|Cleaning up SLURM log|Config file .+ is extended"
+    "|Cleaning up SLURM log|Config file .+ is extended|Some jobs were triggered by prov|Rules with provenance"
 )
 COUNTED, SILENT = "run_info", ("workflow_started", "resources_info", "job_started", "progress", "shellcmd")
 NOTHING, STOPPED, LOG = "Nothing to be done", "Terminating processes on user", "Complete log(s): "

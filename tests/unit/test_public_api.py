@@ -187,6 +187,18 @@ def test_folders_of_one_name_share_no_cache(tmp_path):
             assert np.abs(pixels - 100 * value).max() < 0.01
 
 
+@pytest.mark.parametrize("name", ["dataloader_sync", "host_cache"])
+def test_a_damaged_file_of_a_plain_folder_is_to_be_repaired(name, photos, tmp_path):
+    damaged = next(tmp_path.glob("photos/*/*.jpg"))
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    with (
+        pytest.raises(gpufeed.GpufeedError, match=damaged.name) as error,
+        gpufeed.loader(name, tmp_path / "photos", batch_size=2, device="cpu") as batches,
+    ):
+        list(batches)
+    assert "repair" in error.value.remedy
+
+
 def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog):
     (tmp_path / "photos/class00/broken.jpg").write_bytes(b"no image")
     with gpufeed.loader("dataloader_sync", "photos", batch_size=50, device="cpu") as batches:
@@ -230,7 +242,7 @@ def test_what_cannot_be_is_a_sentence(photos, changes, said):
 
 
 def test_what_cannot_be_prepared_is_a_sentence(photos):
-    with pytest.raises(gpufeed.GpufeedError, match="source 'no_folder'"):
+    with pytest.raises(gpufeed.GpufeedError, match="source or folder 'no_folder'"):
         gpufeed.prepare("no_folder")
     with pytest.raises(gpufeed.GpufeedError, match=r"resize: 32, in gpufeed\.prepare"):
         gpufeed.prepare("photos", resize=32)
@@ -238,10 +250,14 @@ def test_what_cannot_be_prepared_is_a_sentence(photos):
 
 def test_decode_jpegs_gives_pixels_of_any_kind_and_names_the_file_that_it_cannot(photos, tmp_path):
     files = [path.read_bytes() for path in sorted(tmp_path.glob("photos/*/*.jpg"))]
+    assert len(gpufeed.decode_jpegs((file for file in files), "cpu")) == len(files)
     for label, image in enumerate(gpufeed.decode_jpegs(files, "cpu")):
         assert np.array_equal(image.permute(2, 0, 1).numpy(), photos[label])
     with pytest.raises(gpufeed.GpufeedError, match="file 2 of 3"):
         gpufeed.decode_jpegs([*files[:2], b"no image"], "cpu")
+    for wrong in (["a.jpg"], files[0]):
+        with pytest.raises(gpufeed.GpufeedError, match="the bytes of each file"):
+            gpufeed.decode_jpegs(wrong, "cpu")
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """The reference augment: rotation, brightness, contrast, salt and pepper, and the types that come out."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -129,6 +131,12 @@ def test_dtype_and_order_in_memory(dtype):
 def test_bad_options_are_told(name, options):
     with pytest.raises(GpufeedError, match=next(iter(options))):
         batch_augment(name, options=options)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 8, 8, 3), (2, 1, 8, 8)])
+def test_batches_of_another_shape_are_told_theirs(shape):
+    with pytest.raises(GpufeedError, match=re.escape(f"{shape}\nexpected: (N, 3, H, W)")):
+        batch_augment("torch")(torch.zeros(shape, dtype=torch.uint8))
 
 
 def test_an_option_of_an_augment_without_options_is_to_be_removed():

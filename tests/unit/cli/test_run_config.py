@@ -163,6 +163,7 @@ REFUSED = [  # words, found, expected, what to do
     (("nowhere",), "no folder nowhere", "CLASS/IMAGE", "choose one"),
     (("./nowhere",), "no folder nowhere", "CLASS/IMAGE", "correct its path"),
     (("cifar11",), "no folder cifar11", "a name in `sources`", "write 'cifar10'"),
+    ((".",), "overlap with the prepared", "outside of", "run it in another folder"),
     (("empty",), "0 class folders", "at least two", "sort the images"),
     (("My Images", "--batch-size", "64"), "batch_size 64", "at most 48", "lower batch_size"),
     ((*IMAGES, "--limit", "4"), "batch_size 8", "at most 4", "lower batch_size"),

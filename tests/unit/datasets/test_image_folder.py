@@ -210,11 +210,21 @@ def test_what_cannot_be_used_is_told(names, found, tmp_path):
     assert not (tmp_path / "out/manifest.parquet").exists()
 
 
+def test_a_broken_image_is_to_be_repaired_in_the_folder_that_it_came_from(tmp_path):
+    source = write(tmp_path / "own", FLAT)
+    (source / "a/text.jpg").write_text("no image")
+    with pytest.raises(GpufeedError, match=r"a/text\.jpg: not an image") as error:
+        prepared(source, tmp_path / "out")
+    assert str(source) in error.value.remedy
+    assert "download" not in error.value.remedy
+
+
 def test_a_link_to_nothing_is_told(tmp_path):
     source = write(tmp_path / "own", FLAT)
     (source / "a/gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
-    with pytest.raises(GpufeedError, match=r"gone\.jpg: No such file"):
+    with pytest.raises(GpufeedError, match=r"gone\.jpg: No such file") as error:
         prepared(source, tmp_path / "out")
+    assert "link" in error.value.remedy
     with pytest.raises(GpufeedError, match="no folder"):
         files_below(tmp_path / "nowhere")
 

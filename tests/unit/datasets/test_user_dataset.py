@@ -49,6 +49,27 @@ class Listed(Noise):
 
 class Third(Noise):
     targets = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+class Below(Noise):
+    targets = [0, 1, -1, 0, 1, 0]
+
+
+class Named(Noise):
+    targets = ["even", "odd"] * 3
+
+
+class Rows(Noise):
+    targets = np.eye(2)[[0, 1] * 3]
+
+
+class Halves(Noise):
+    targets = torch.tensor([1.5, 0.5] * 3)
+
+
+class Method(Noise):
+    def labels(self):
+        return [0, 0]
 """
 
 
@@ -117,8 +138,15 @@ def test_an_image_of_another_size_and_a_label_without_a_class_are_named(made):
     request = LoadRequest(made("Uneven"), "train", 6, torch.device("cpu"))
     with (
         make_loader("dataloader_sync", request) as loader,
-        pytest.raises(GpufeedError, match=r"\(8, 1\d, 3\)"),
+        pytest.raises(GpufeedError, match=r"\(8, 1\d, 3\)") as error,
     ):
         list(loader)
-    with pytest.raises(GpufeedError, match=r"label 2 in .* whose `classes` are 2"):
-        made("Third")
+    assert "resize" in error.value.remedy
+    for name, label in (("Third", 2), ("Below", -1)):
+        with pytest.raises(GpufeedError, match=rf"label {label} in .* whose `classes` are 2"):
+            made(name)
+
+
+@pytest.mark.parametrize("name", ["Named", "Rows", "Halves", "Method"])
+def test_labels_are_those_of_the_items_where_targets_are_no_whole_numbers(made, name):
+    assert made(name).labels().tolist() == [0, 1, 0, 1, 0, 1]

@@ -67,8 +67,6 @@ KINDS = {
 
 
 def flat(batch) -> list:
-    if isinstance(batch, (Slots, SlotSample)):
-        batch = batch.images
     return [leaf.tolist() if hasattr(leaf, "tolist") else leaf for leaf in batches.leaves(batch)]
 
 
@@ -87,6 +85,13 @@ def test_batches_of_any_type_come_once_and_in_order_though_their_memory_is_used_
     assert found == [(type(batch), flat(batch)) for batch in loader()]
     assert watched.record.held["batches"] == 32
     assert watched.record.held["cloned"]
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"number", "none"}))
+def test_samples_and_bytes_of_a_batch_of_any_type_are_counted(kind):
+    batch = KINDS[kind](torch.zeros(1000))
+    assert batches.samples(batch) == 1000
+    assert batches.held_bytes(batch)[0] >= 4000
 
 
 def test_a_part_that_is_there_twice_stays_one():

@@ -276,6 +276,17 @@ def test_a_step_with_an_evaluation_in_it_is_left_out():
     assert all(not one["first_step"] <= 20 < one["first_step"] + one["steps"] for one in found["stretches"])
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_epochs_too_short_to_measure_say_how_long_they_must_be(accumulate):
+    def watched(steps):
+        return stepped([torch.zeros(4)] * steps, 3, accumulate=accumulate).result()
+
+    short = watched(2 * accumulate)
+    (least,) = re.findall(r"at least (\d+) steps", short["verdict"])
+    assert short["au"]["n"] == watched(int(least) - 1)["au"]["n"] == 0
+    assert watched(int(least))["au"]["n"]
+
+
 def test_the_table_has_at_most_ten_lines():
     watched = stepped(fixtures.loader_of(200))
     table = watched.table()

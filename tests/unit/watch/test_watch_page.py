@@ -3,6 +3,7 @@
 import json
 import re
 from html import unescape
+from pathlib import Path
 
 import pytest
 import watch_page_fixtures as made
@@ -113,6 +114,15 @@ def test_what_is_no_watch_json_is_refused_in_a_sentence(tmp_path, capsys, writte
     assert not (tmp_path / "page.html").exists()
     with pytest.raises(GpufeedError):
         watch_page.read(path)
+
+
+def test_a_page_never_replaces_a_file_that_it_is_about(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    made.write(tmp_path / "watch.json", made.watched())
+    before = Path("watch.json").read_bytes()
+    assert command.main(["watch.json", "-o", str(tmp_path / "watch.json")]) == 2
+    assert "-o" in capsys.readouterr().err
+    assert Path("watch.json").read_bytes() == before
 
 
 def test_several_trainings_share_a_page_and_keep_their_names_apart(tmp_path, monkeypatch, capsys):

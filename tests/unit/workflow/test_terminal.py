@@ -371,6 +371,8 @@ def test_a_dry_run_ends_with_its_jobs(screen):
     assert ours.send(**counts) == ""
     assert ours.send(**ours.job(1)) == ""
     said = ours.send(**counts)
+    for hint in ("Some jobs were triggered by provenance information, see", "Rules with "):
+        assert ours.send(f"{hint}provenance triggered jobs: advise") == ""
     stages = "measuring 12 repeats; checking the samples of 3 loaders; writing tables, figures and report"
     assert said.startswith(f"18 jobs to run: {stages}; 1 other. ")
     assert len(said.splitlines()) == 1

@@ -195,9 +195,10 @@ class WatchedEpoch:
         return batch
 
     def length(self) -> int | None:
-        """Return the steps of this epoch, by the loader's length or else by the last epoch."""
+        """Return the steps of this epoch: those of the loader, or of the last epochs: a loop may stop early."""
         with suppress(Exception):
-            return len(self.watch.loader)
+            length = len(self.watch.loader)
+            return min(length, self.record.stops_at or length) if self.record.ranks == 1 else length
         return self.record.seen_length if self.record.ranks == 1 else None
 
     def plan(self, length: int | None) -> None:

@@ -278,6 +278,10 @@ class Stretches:
         self.phase, self.until = "lead", 0.0
         self.stocked = 0  # batches held for the current or coming burst
         self.seen_length: int | None = None  # of the last full epoch
+        self.ended_at, self.stops_at = (
+            0,
+            None,
+        )  # steps of the last epoch, and of the last two if these are as long
         self.step_s = 0.0  # of a step of the last bursts
         self.entered_at = self.marked_at = self.left_at = 0.0  # of the last request of a batch
         # whether the device was idle at the last mark before a fetch, and the loader's queue then
@@ -318,6 +322,8 @@ class Stretches:
         self.drop()
         self.rank, self.ranks = group()  # now, since the group may be gone when the process ends
         self.epochs += 1
+        self.stops_at = self.at if self.at == self.ended_at >= SHORTEST else None
+        self.ended_at = self.at
         self.at, self.plan, self.phase, self.until = 0, None, "first", 1.0
         return self.epochs
 

@@ -101,6 +101,19 @@ def test_what_watching_costs_a_step_is_not_counted(monkeypatch, batch_s, truth):
     assert found["data_stall_share"] == pytest.approx(1 - truth, abs=0.1)
 
 
+def test_a_loop_that_stops_each_epoch_early_is_measured_from_the_third():
+    watched = watch(fixtures.loader_of(40))
+    for _ in range(8):
+        for step, _ in enumerate(watched, 1):
+            if step == 8:
+                break
+    assert watched.record.epochs == 8
+    assert [one["first_step"] // 8 for one in watched.result()["stretches"]][:1] == [2]
+    for _ in watched:  # the whole of it again
+        pass
+    assert watched.record.seen_length == 40
+
+
 @pytest.mark.parametrize(
     ("own_s", "waited_s", "seconds", "wait_s"),
     [(0.5, 0.0, 1.5, 0.0), (0.5, 0.4, 1.9, 0.4), (3.0, 0.0, 0.6, 0.0)],

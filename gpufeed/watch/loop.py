@@ -195,7 +195,7 @@ class WatchedEpoch:
         return batch
 
     def length(self) -> int | None:
-        """Return the steps of this epoch: those of the loader, or of the last epochs: a loop may stop early."""
+        """Return the steps of this epoch, by the loader or the last epochs: a loop may stop early."""
         with suppress(Exception):
             length = len(self.watch.loader)
             return min(length, self.record.stops_at or length) if self.record.ranks == 1 else length

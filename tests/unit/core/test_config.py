@@ -178,6 +178,20 @@ def test_a_wrong_config_says_what_was_found_and_what_to_do(path, value, found, r
     assert error.value.expected
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        (["run"], ["pipelining", "pipelining"], "no entry twice"),
+        (["results"], "", "characters: at least 1"),
+        ([*PIPELINING, "sweep"], {"datasets": ["cifar10"] * 2, "decoders": ["pillow"]}, "no entry twice"),
+    ],
+)
+def test_what_is_expected_is_not_what_was_found(path, value, expected):
+    with pytest.raises(GpufeedError) as error:
+        planned(broken(path, value))
+    assert expected in error.value.expected
+
+
 RESIZED = {"layout": "synthetic", "options": {"count": 2500, "size": 64}, "resize": [32, 32]}
 
 

@@ -396,6 +396,16 @@ def test_a_file_in_the_place_of_a_folder_is_told_before_the_run(tmp_path, key):
         settle_folders(config)
 
 
+@pytest.mark.parametrize("key", ["data", "results"])
+def test_a_folder_with_a_brace_is_refused_as_snakemake_would_fail_on_it(key):
+    config = {"data": "data", "results": "results", "sources": {}, key: "run {a}"}
+    with pytest.raises(GpufeedError) as error:
+        settle_folders(config)
+    assert (
+        error.value.found == f"{key}: 'run {{a}}' in the config: Snakemake would take the {{ for a wildcard"
+    )
+
+
 @pytest.mark.parametrize(("trainer", "resume"), [("fastai", True), ("fastai", False), ("lightning", True)])
 def test_repeats_go_on_only_with_trainers_that_keep_checkpoints(trainer, resume):
     config = small({}, loader="dataloader_sync", model="simple_cnn", trainer=trainer)

@@ -19,7 +19,8 @@ rule measure_cell:
         gpu=RESOURCES.gpus_of_cell,
     params:
         cell=RUN.identity_of,
-        repeat=lambda wildcards: number_of(wildcards.repeat),
+        # with `output` Snakemake does not compare it: it compares params as one set, in which 2 could be an attempt, too
+        repeat=lambda wildcards, output: number_of(wildcards.repeat),
         least_s=config["least_s"],
         attempt=REPEATS.attempt_of,
         code=CODES.of_training("measure_cell"),

@@ -125,6 +125,8 @@ BOUNDS = {
     "multipleOf": "a multiple of",
     "minItems": "entries: at least",
     "maxItems": "entries: at most",
+    "uniqueItems": "no entry twice",
+    "minLength": "characters: at least",
     "minProperties": "keys: at least",
 }
 
@@ -135,7 +137,8 @@ def bounds(schema: Mapping) -> str:
     for key, words in BOUNDS.items():
         if key in schema:
             value = schema[key]
-            parts.append(f"{words} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+            told = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            parts.append(words if value is True else f"{words} {told}")
     description = schema.get("description", "")
     return f"{'; '.join(parts)} ({description})" if parts and description else description or "; ".join(parts)
 
@@ -145,7 +148,11 @@ def one_value(schema: Mapping) -> Mapping:
     types = schema.get("type")
     if not isinstance(types, list) or "array" not in types:
         return schema
-    kept = {key: value for key, value in schema.items() if key not in ("items", "minItems", "maxItems")}
+    kept = {
+        key: value
+        for key, value in schema.items()
+        if key not in ("items", "minItems", "maxItems", "uniqueItems")
+    }
     return kept | {"type": [name for name in types if name != "array"]}
 
 

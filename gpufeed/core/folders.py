@@ -76,6 +76,8 @@ def settle_folders(config: dict) -> None:
             wrong = next((f"{one} is a file" for one in (folder, *folder.parents) if one.is_file()), "")
         except OSError as error:
             wrong = str(error)
+        if braces := set("{}") & set(config[key]):
+            wrong = f"Snakemake would take the {min(braces)} for a wildcard"
         if wrong:
             raise GpufeedError(
                 f"{key}: {config[key]!r} in the config: {wrong}",

@@ -115,7 +115,7 @@ class Cells:
             return found[0]
         if not found and any(matches(cell, wanted) for cell in self.crossed):
             return None
-        told = ", ".join(f"{axis} {value!r}" for axis, value in wanted.items())
+        told = ", ".join(f"{axis} {value!r}" for axis, value in wanted.items()) or "any values"
         raise GpufeedError(
             f"{len(found) or 'no'} cells with {told}, in {where}",
             "one cell of the experiment's blocks",

@@ -36,8 +36,8 @@ def markdown(found: Comparison) -> str:
 def heading(found: Comparison) -> str:
     """What the two sides are, and how to read the rest."""
     lines = [
-        f"{side}: {name}, measured on {listing(found.machines[side]) if found.machines[side] else 'nothing'}"
-        for side, name in found.names.items()
+        f"{side}: {name}, {f'measured on {listing(machines)}' if machines else 'without a repeat to compare'}"
+        for (side, name), machines in zip(found.names.items(), found.machines.values(), strict=True)
     ]
     lines.append(
         f"A / B: images/s of A over those of B; faster or slower where the whole 95 % interval lies beyond "

@@ -101,6 +101,8 @@ class Estimate:
     def measurements_of(self, experiment: str) -> Iterator[str]:
         """Yield the documents of an experiment's measurements, for the repeats known so far."""
         yield from itertools.chain(*self.report.documents_of(experiment, timed=True).values())
+        if not self.run.partial:
+            yield from self.report.repeats.second_so_far(experiment)
 
     def datasets_of(self, experiment: str) -> Iterator[str]:
         """Yield the datasets that an experiment reads."""

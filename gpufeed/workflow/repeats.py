@@ -95,8 +95,19 @@ class Repeats:
         """Return the second records of disturbed repeats, which Snakemake finds once all are measured."""
         if not self.run.plan.cells[experiment]:
             return []
-        found = self.checkpoints.find_disturbed.get(experiment=experiment, repeats=repeats).output[0]
-        with open(found) as file:
+        return self._second_in(
+            experiment, self.checkpoints.find_disturbed.get(experiment=experiment, repeats=repeats).output[0]
+        )
+
+    def second_so_far(self, experiment: str) -> list[str]:
+        """Return the second records of repeats that were found to be disturbed."""
+        try:
+            return self._second_in(experiment, self.disturbed_in(experiment, self.so_far(experiment)))
+        except (OSError, ValueError):
+            return []
+
+    def _second_in(self, experiment: str, document: str) -> list[str]:
+        with open(document) as file:
             names = json.load(file)["again"]
         return [f"{self.run.results}/records/{experiment}/{name}{AGAIN}.json" for name in names]
 

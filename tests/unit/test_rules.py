@@ -19,3 +19,10 @@ def test_rules_are_wiring_alone():
     assert 1 < len(rules) <= 12
     functions = re.compile(r"^\s*(def|class) ", re.MULTILINE)
     assert [file.name for file in rules if functions.search(file.read_text())] == []
+
+
+def test_what_snakemake_compares_of_a_repeat_has_two_numbers_at_most():
+    """It compares params as one set: with three, attempt 3 after 2 would look the same in repeat 2."""
+    text = (REPOSITORY / "rules/measure.smk").read_text().partition("params:")[2].partition("script:")[0]
+    compared = re.findall(r"^        (\w+)=(?!lambda wildcards, output:)", text, re.MULTILINE)
+    assert compared == ["cell", "least_s", "attempt", "code"]

@@ -178,6 +178,20 @@ def test_a_wrong_config_says_what_was_found_and_what_to_do(path, value, found, r
     assert error.value.expected
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        (["run"], ["pipelining", "pipelining"], "no entry twice"),
+        (["results"], "", "characters: at least 1"),
+        ([*PIPELINING, "sweep"], {"datasets": ["cifar10"] * 2, "decoders": ["pillow"]}, "no entry twice"),
+    ],
+)
+def test_what_is_expected_is_not_what_was_found(path, value, expected):
+    with pytest.raises(GpufeedError) as error:
+        planned(broken(path, value))
+    assert expected in error.value.expected
+
+
 RESIZED = {"layout": "synthetic", "options": {"count": 2500, "size": 64}, "resize": [32, 32]}
 
 
@@ -380,6 +394,16 @@ def test_a_file_in_the_place_of_a_folder_is_told_before_the_run(tmp_path, key):
     config = {"data": str(tmp_path), "results": str(tmp_path)} | {key: str(tmp_path / "file/below")}
     with pytest.raises(GpufeedError, match=rf"{key}: '.*/file/below' in the config: .*/file is a file"):
         settle_folders(config)
+
+
+@pytest.mark.parametrize("key", ["data", "results"])
+def test_a_folder_with_a_brace_is_refused_as_snakemake_would_fail_on_it(key):
+    config = {"data": "data", "results": "results", "sources": {}, key: "run {a}"}
+    with pytest.raises(GpufeedError) as error:
+        settle_folders(config)
+    assert (
+        error.value.found == f"{key}: 'run {{a}}' in the config: Snakemake would take the {{ for a wildcard"
+    )
 
 
 @pytest.mark.parametrize(("trainer", "resume"), [("fastai", True), ("fastai", False), ("lightning", True)])

@@ -119,6 +119,13 @@ def test_a_row_that_picks_no_pair_is_told(row, found, remedy):
     assert remedy in told.value.remedy
 
 
+def test_a_row_that_names_no_axis_is_told():
+    config = changed(row={"before": {}})
+    config["experiments"]["e"]["impact"]["base"] = {}
+    with pytest.raises(GpufeedError, match=r"found: [0-9]+ cells with any values, in experiments\.e\.impact"):
+        impact_of(config)
+
+
 # What the report says
 
 

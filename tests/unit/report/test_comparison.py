@@ -330,6 +330,12 @@ def test_a_cell_that_a_later_choice_renamed_matches_by_its_settings(run):
     assert "nothing was compared" in said
 
 
+def test_a_side_without_a_repeat_was_measured_on_no_machine(run):
+    _, said, _ = run(made(), [unfinished(cell("resident"), "skipped", "no GPU")])
+    assert "new, measured on " in said
+    assert "old, without a repeat to compare" in said
+
+
 def test_one_experiment_of_several(run, tmp_path, capsys):
     ours = [*made(speeds=faster(0.5)), *made(experiment="hybrid_gpu")]
     base = [*made(), *made(experiment="hybrid_gpu")]

@@ -67,6 +67,23 @@ def test_a_second_record_waits_for_the_first(run, of_cell):
     assert found == f"out/records/tiny/{wildcards.cell}/1.json"
 
 
+@pytest.mark.parametrize("again", ['{"again": ["CELL/1"]}', "{", None])
+def test_disturbed_repeats_that_are_known_are_counted(run, tmp_path, again):
+    tiny = run(results=str(tmp_path))
+    cell = next(iter(tiny.plan.cells["tiny"]))
+    if again:
+        (tmp_path / "again/tiny").mkdir(parents=True)
+        (tmp_path / "again/tiny/2.json").write_text(again.replace("CELL", cell))
+    found = [path for path in estimated(tiny, "tiny").measurements_of("tiny") if "/records/" in path]
+    first = [
+        f"{tmp_path}/records/tiny/{name}/{number}.json"
+        for name in tiny.plan.cells["tiny"]
+        for number in (0, 1)
+    ]
+    second = [f"{tmp_path}/records/tiny/{cell}/1-again.json"] * (again is not None and len(again) > 1)
+    assert sorted(found) == sorted(first + second)
+
+
 @pytest.mark.parametrize(("form", "files"), [("packed", ["in/synthetic/images.tar"]), ("folders", None)])
 def test_a_packed_dataset_is_an_archive_that_loaders_of_files_wait_for(run, of_cell, form, files):
     tiny = run(data_form=form)

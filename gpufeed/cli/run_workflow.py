@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -31,12 +32,17 @@ def parser(gpus: int | None = 1) -> argparse.ArgumentParser:
         epilog="Exit code: 0 if all was measured or skipped with a reason, 1 if something failed, 2 if the "
         "command cannot be run, 130 if it was interrupted.",
     )
-    add, number = found.add_argument, {"type": positive, "metavar": "N"}
+    add, number = found.add_argument, {"type": partial(whole, least=1), "metavar": "N"}
     add("folder", metavar="FOLDER", help=f"the images: {run_config.KINDS_OF_DATA}")
     add("--model", metavar="REF", help="a name, torchvision:NAME, timm:NAME or path.py:attribute (resnet18)")
     add("--size", **number, help="pixels of a side that the model sees (224; a timm model has its own)")
     add("--batch-size", **number, help="images a step (128, on a CPU 8; fewer for few images)")
-    add("--steps", **number, help="steps of a repeat, at least (200, on a CPU 12)")
+    add(
+        "--steps",
+        type=partial(whole, least=4),
+        metavar="N",
+        help="steps of a repeat, at least (200, on a CPU 12)",
+    )
     add("--limit", **number, help="images to train on at most (20000 of a folder)")
     add("--quick", action="store_true", help="four loaders that suit most nodes, each once")
     add("--loaders", nargs="+", metavar="LOADER", help="these alone: names, or path.py:attribute")
@@ -53,11 +59,6 @@ def whole(text: str, least: int = 0) -> int:
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"found: {text}; expected: a whole number of {least} or more")
     return int(text)
-
-
-def positive(text: str) -> int:
-    """Return a whole number of 1 or more; raise as `whole`."""
-    return whole(text, least=1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,10 +33,11 @@ def test_a_wrong_name_is_a_sentence_and_a_right_one_gets_the_rest(capsys, monkey
     assert capsys.readouterr().out == f"gpufeed {__version__}\n"
     assert main(["report", str(tmp_path / "none.json"), "-o", str(tmp_path / "page.html")]) == 2
     assert "none.json" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "images", "--cores", "0"])
-    assert ended.value.code == 2
-    assert "a whole number of 1 or more" in capsys.readouterr().err
+    for option, few, least in (("--cores", "0", 1), ("--steps", "3", 4)):
+        with pytest.raises(SystemExit) as ended:
+            main(["run", "images", option, few])
+        assert ended.value.code == 2
+        assert f"a whole number of {least} or more" in capsys.readouterr().err
 
 
 def test_init_makes_a_folder_whose_own_hyper_parameters_are_read_and_overwrites_none(capsys, tmp_path):

@@ -278,10 +278,8 @@ class Stretches:
         self.phase, self.until = "lead", 0.0
         self.stocked = 0  # batches held for the current or coming burst
         self.seen_length: int | None = None  # of the last full epoch
-        self.ended_at, self.stops_at = (
-            0,
-            None,
-        )  # steps of the last epoch, and of the last two if these are as long
+        self.ended_at = 0  # steps of the last epoch
+        self.stops_at: int | None = None  # those of the last two, if these are as long
         self.step_s = 0.0  # of a step of the last bursts
         self.entered_at = self.marked_at = self.left_at = 0.0  # of the last request of a batch
         # whether the device was idle at the last mark before a fetch, and the loader's queue then

@@ -16,7 +16,7 @@ import pytest
 
 from gpufeed.core.cells import Cell
 from gpufeed.core.repeats import counting, machine
-from gpufeed.workflow.terminal import STREAM, TWICE_S, Known, Terminal, installed, labels, lasting
+from gpufeed.workflow.terminal import STREAM, TWICE_S, Known, Terminal, installed
 
 CELLS = {
     "a": Cell("e", "d", "dataloader_workers", workers=2, augment="torch"),
@@ -405,27 +405,6 @@ def test_a_terminal_counts_the_checks_that_are_done_and_a_file_does_not(screen):
         counts = [f"Checking the samples of loaders: {done} of 3 done\r" for done in (1, 2)]
         for number, count in zip((1, 2), counts, strict=True):
             assert (count in ours.finish(number)) == ours.terminal.on_terminal
-
-
-def test_a_label_names_what_varies():
-    assert labels(CELLS) == {"a": "dataloader_workers, 2 workers", "b": "resident"}
-    both = {"a": Cell("e", "d", "resident"), "b": Cell("e", "d", "resident", batch_size=64)}
-    assert labels(both) == {"a": "resident, 128", "b": "resident, 64"}
-    auto = {
-        n: Cell("e", "d", "spdl", workers="auto", decoder=decoder)
-        for n, decoder in zip("ab", "xy", strict=True)
-    }
-    auto["c"] = Cell("e", "d", "replay")
-    assert labels(auto, lambda cell: 4 if cell.workers else 0) == {
-        "a": "spdl, 4 threads, decoded by x",
-        "b": "spdl, 4 threads, decoded by y",
-        "c": "replay",
-    }
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(40, "40 s"), (150, "2 min"), (9000, "2.5 h")])
-def test_a_duration_has_the_unit_that_suits_it(seconds, text):
-    assert lasting(seconds) == text
 
 
 @pytest.mark.parametrize(

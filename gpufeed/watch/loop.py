@@ -159,9 +159,9 @@ class WatchedEpoch:
         if not record.at:
             record.epoch_start_seconds.append(ended - self.began)
             self.first_bytes = batches.held_bytes(batch)
-        record.leave(batches.samples(batch), ended - began)
+        record.arrived(batches.samples(batch), ended - began)
         record.signs.leave()
-        record.left(ended - began)
+        record.leave(ended - began)
         return batch
 
     def take(self, check: bool = False) -> Any:

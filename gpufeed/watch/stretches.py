@@ -370,7 +370,7 @@ class Stretches:
         self.marked_at = time.perf_counter()
         self.queue = ready() if self.open.kind == END else None
 
-    def leave(self, samples: int | None, fetch_s: float) -> None:
+    def arrived(self, samples: int | None, fetch_s: float) -> None:
         """Note that a batch has arrived."""
         if not self.steps:
             self.batch_samples = samples
@@ -386,7 +386,7 @@ class Stretches:
         self.at += 1
         self.steps += 1
 
-    def left(self, fetch_s: float) -> None:
+    def leave(self, fetch_s: float) -> None:
         """Note that the loop goes on, after a fetch that took so long."""
         self.left_at = time.perf_counter()
         if self.open is not None and self.idle:

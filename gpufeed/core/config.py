@@ -27,7 +27,7 @@ from gpufeed.core.plan_plugins import answers, as_text, parse_override, question
 from gpufeed.core.plan_side_by_side import pair
 from gpufeed.core.references import code_of, is_reference
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, STORES, is_made
-from gpufeed.core.run_part import check_part
+from gpufeed.core.run_part import check_only
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # the repository, or its copy in a wheel
@@ -377,7 +377,7 @@ def planned(config: Mapping, tried: bool = True) -> Plan:
         ceilings_plan.cells(config, found, name)
         advice_plan.settings(config, found, name)
         pair(config, found, name)
-    check_part(config, found)
+    check_only(config)
     check_models(config, found)
     check_resized(config, found)
     check_made(config)

@@ -4,7 +4,7 @@ Standard library only: the workflow imports this while it plans.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpufeed.core.cell_matrix import Plan
@@ -42,19 +42,26 @@ def as_text(value: Any) -> str:
     return f"{value:g}" if is_number else json.dumps(value)
 
 
-def check_part(config: Mapping, plan: Plan) -> None:
-    """Raise GpufeedError for an `only` or `block` that leaves nothing to measure."""
+def check_only(config: Mapping) -> None:
+    """Raise GpufeedError for an `only` with an unknown axis."""
     for axis in config["only"]:
         require_known("axis", axis, AXES, "only")
-    if not any(chosen(config, plan).values()):
-        raise GpufeedError(
-            f"no cell with {', '.join(f'{axis} {value!r}' for axis, value in config['only'].items())} (only)",
-            "values that a cell of an experiment has",
-            "correct `only`, or add such a cell to a block",
+
+
+def nothing_in(config: Mapping, plan: Plan, experiments: Iterable[str]) -> GpufeedError:
+    """Return the error for an `only` or `block` that leaves nothing to measure in these experiments."""
+    names, cells = list(experiments), chosen(config, plan)
+    repeats = plan.repeats | {name: auto.most for name, auto in plan.auto.items()}
+    there = [repeats[name] for name in names if cells[name]]
+    if not there:
+        values = ", ".join(f"{axis} {value!r}" for axis, value in config["only"].items())
+        return GpufeedError(
+            f"no cell{values and f' with {values} (only)'} in {', '.join(names)}",
+            "a cell of the experiments that the command names (without a name: of `run`)",
+            "correct `only`, name another experiment as target, or add such a cell to a block",
         )
-    if config["block"] is not None and config["block"] >= plan.most_repeats:
-        raise GpufeedError(
-            f"block {config['block']}, and at most {plan.most_repeats} repeats in any experiment",
-            f"at most {plan.most_repeats - 1}, since blocks are counted from 0",
-            "raise `repeats`, or name another block",
-        )
+    return GpufeedError(
+        f"block {config['block']}, and at most {max(there)} repeats in {', '.join(names)}",
+        f"at most {max(there) - 1}, since blocks are counted from 0",
+        "name another block, or raise `repeats`",
+    )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from gpufeed.core.errors import GpufeedError
@@ -10,6 +11,7 @@ from gpufeed.core.folders import baseline_records
 from gpufeed.core.plan_impact import planned_impact
 from gpufeed.core.plan_side_by_side import pair
 from gpufeed.core.result_kinds import RESULT_KINDS
+from gpufeed.core.run_part import nothing_in
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.gates import Gates
 from gpufeed.workflow.repeats import Repeats
@@ -116,12 +118,16 @@ class Report:
 
         records: whether to include records that are known without a checkpoint. The tables wait for all
         records. A job that also waited for the known ones would run again whenever some were added. A partial
-        run makes only the page, which shows all records that exist.
+        run makes only the page, which shows all records that exist; one without any raises GpufeedError.
         """
+        if self.run.partial:
+            experiments = list(experiments)
+            found = list(chain.from_iterable(self.records_of(experiments).values()))
+            if not found:
+                raise nothing_in(self.run.config, self.run.plan, experiments)
+            yield from found
+            return
         for experiment in experiments:
-            if self.run.partial:
-                yield from self.documents_of(experiment)["records"]
-                continue
             tables = f"{self.run.results}/tables/{experiment}"
             figures = f"{self.run.results}/figures/{experiment}"
             found = self.documents_of(experiment)

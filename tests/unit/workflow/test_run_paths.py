@@ -449,15 +449,25 @@ def test_a_block_of_repeats_that_are_added_as_needed(run):
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ({"block": 2}, "at most 2 repeats in any experiment"),
+        ({"block": 2}, "at most 2 repeats in tiny"),
         ({"only": {"loder": ["resident"]}}, "axis 'loder' in only"),
-        ({"only": {"loader": ["dali_gpu"]}}, "no cell with loader"),
+        ({"only": {"loader": ["dali_gpu"]}}, "no cell with loader ['dali_gpu'] (only) in tiny"),
     ],
 )
 def test_a_part_without_a_cell_is_refused(run, part, said):
     with pytest.raises(GpufeedError) as caught:
-        run(**part)
+        list(report(run(**part)).parts_of(["tiny"]))
     assert said in caught.value.found
+
+
+def test_a_part_that_only_another_experiment_has_is_refused(run):
+    tiny = run()
+    config = tiny.config | {"block": 2, "only": {"loader": ["resident"]}}
+    config["experiments"]["other"] = {**config["experiments"]["tiny"], "repeats": 3}
+    both = report(Run(config, planned(config)))
+    with pytest.raises(GpufeedError, match="block 2, and at most 2 repeats in tiny"):
+        list(both.parts_of(["tiny"]))
+    assert len(list(both.parts_of(["tiny", "other"]))) == 1
 
 
 def test_values_of_a_command_line_are_text(run):

@@ -1,5 +1,8 @@
 """Cores and GPUs of the jobs; slurm/config.yaml has their memory and run time under Slurm."""
 
+import re
+import shlex
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -38,8 +41,13 @@ class JobResources:
         return max(1, min(int(given), total // (self.run.config["cores_per_cell"] or 1)))
 
     def options(self) -> list[str]:
-        """Return Snakemake's options for the cores and GPUs of this run; none for submitted jobs."""
-        if self.submitted() or (total := self.workflow.resource_settings.cores) is None:
+        """Return Snakemake's options for this run's cores and GPUs, or the profiles that submit its jobs."""
+        if self.submitted():
+            words = "\0".join(sys.argv)
+            return [
+                f"--profile {shlex.quote(name)}" for name in re.findall(r"\0--profile[\0=]([^\0]+)", words)
+            ]
+        if (total := self.workflow.resource_settings.cores) is None:
             return []
         gpus = self.gpus_given()
         return [f"--cores {total}", *([] if gpus is None else [f"--resources gpu={gpus}"])]

@@ -39,6 +39,7 @@ from gpufeed.workflow.terminal_words import (
     plural,
     read,
     reason,
+    unsubmitted,
 )
 
 STREAM = "DefaultStreamHandler"  # Snakemake's name of the handler that prints
@@ -395,7 +396,11 @@ class Terminal(logging.Handler):
         self.lost.add(error.jobid)
         job = self.jobs.pop(error.jobid, None)
         logs = [path for path in error.log if os.path.exists(path)]
-        why = str(error.rule_msg or "") or self.exit or next(filter(None, map(reason, logs)), NO_WORD)
+        why = (
+            unsubmitted(str(error.rule_msg or ""))
+            or self.exit
+            or next(filter(None, map(reason, logs)), NO_WORD)
+        )
         name = f": {self.name_of(job)}" if job else ""
         lines = [f"{error.rule_name} failed{name}", *(f"  {line}" for line in why.splitlines())]
         return [*(self.paint(line, RED) for line in lines), *(f"  log: {path}" for path in logs)]

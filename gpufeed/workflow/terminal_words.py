@@ -103,6 +103,14 @@ def ended(text: str) -> str:
     return f"{signal.strsignal(number) or number} (signal {number})" if number > 0 else ""
 
 
+def unsubmitted(text: str) -> str:
+    """Return why an executor did not submit a job, without the kilobytes of the command that it wraps."""
+    said = re.sub(r"\s*(-D \S+ --wrap=|For further error details see).*", "", text, flags=re.DOTALL)
+    if not re.match(r"SLURM sbatch failed|Job submission failed", said):
+        return said
+    return f"{said}\nwhat to do: gpufeed preflight --site SITE lists each line that Slurm refuses, and why"
+
+
 def reason(log: str) -> str:
     """Return what stopped a job, from its log: three lines of ours, or the last line of a traceback."""
     text = Path(log).read_text(encoding="utf-8", errors="replace")

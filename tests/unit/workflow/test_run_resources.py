@@ -63,11 +63,12 @@ def test_jobs_with_a_gpu_share_the_cores_of_this_node(run, device, workflow, sha
         ({"cores": 4, "gpu": 2}, ["--cores 4", "--resources gpu=2"]),
         ({"cores": 4, "gpu": 0}, ["--cores 4", "--resources gpu=0"]),
         ({"cores": 4}, ["--cores 4"]),
-        ({"cores": 4, "gpu": 2, "submits": True}, []),
+        ({"cores": 4, "gpu": 2, "submits": True}, ["--profile slurm", "--profile 'my site'"]),
         ({"cores": None}, []),
     ],
 )
-def test_a_run_is_started_again_with_the_cores_and_gpus_that_it_had(run, workflow, options):
+def test_a_run_is_started_again_with_the_cores_and_gpus_that_it_had(run, monkeypatch, workflow, options):
+    monkeypatch.setattr("sys.argv", ["snakemake", "--profile", "slurm", "--profile=my site", "-n"])
     assert resources(run(), **workflow).options() == options
 
 

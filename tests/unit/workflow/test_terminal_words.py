@@ -3,7 +3,7 @@
 import pytest
 
 from gpufeed.core.cells import Cell
-from gpufeed.workflow.terminal_words import labels, lasting
+from gpufeed.workflow.terminal_words import labels, lasting, unsubmitted
 
 CELLS = {
     "a": Cell("e", "d", "dataloader_workers", workers=2, augment="torch"),
@@ -30,3 +30,15 @@ def test_a_label_names_what_varies():
 @pytest.mark.parametrize(("seconds", "text"), [(40, "40 s"), (150, "2 min"), (9000, "2.5 h")])
 def test_a_duration_has_the_unit_that_suits_it(seconds, text):
     assert lasting(seconds) == text
+
+
+def test_what_slurm_refuses_is_shown_without_the_command_that_it_wraps():
+    call = "sbatch -A coc --qos=nope -D /a/b --wrap='python base64//eA=='"
+    text = f"SLURM sbatch failed. The error message was 'Invalid qos'.\n    sbatch call:\n        {call}\n"
+    said = unsubmitted(f"{text}For further error details see the cluster/cloud log.")
+    assert "Invalid qos" in said
+    assert "--qos=nope" in said
+    assert "preflight" in said
+    assert "base64" not in said
+    job = "SLURM-job '7' failed, SLURM status is: 'TIMEOUT'."
+    assert unsubmitted(f"{job} For further error details see the cluster/cloud log.") == job

@@ -30,8 +30,12 @@ def planned(plan: Plan, results: Path, advice: Mapping[str, Any] | None) -> list
 
 
 def any_failed(records: Iterable[Path]) -> bool:
-    """Return whether a repeat ended in an error; one that its node lacks something for is skipped."""
-    return any(json.loads(path.read_text())["status"] == "failed" for path in records if path.exists())
+    """Return whether a record is of an error or damaged; of what its node lacks, a repeat is skipped."""
+    there = [path for path in records if path.exists()]
+    try:
+        return any(json.loads(path.read_text())["status"] == "failed" for path in there)
+    except (ValueError, KeyError, TypeError):
+        return True
 
 
 def ending(
@@ -51,7 +55,8 @@ def ending(
         return []
     try:
         tables = {name: cells_of(paths) for name, paths in there.items()}
-        lines = [*answers(tables, results, advised), *once_more(tables, results, options)]
+        said = (answers(tables, results, advised), damaged(tables.values()))
+        lines = [*chain.from_iterable(said), *once_more(tables, results, options)]
     except Exception as error:  # jobs may have environments of their own; a run that succeeded stays one
         lines = [f"No leaderboard here: {one_line(error)}"]
     return ["", *lines, *page(results, there)]
@@ -67,6 +72,12 @@ def answers(
     ((name, cells),) = tables.items()
     said = [*leaderboard(cells), *unmeasured(cells), *leads(cells, "Answer: ")]
     return [*said, *advice_lines(results, name, advised[name], cells)]
+
+
+def damaged(tables: Iterable["pd.DataFrame"]) -> list[str]:
+    """Return the reason of each file that is no record and is therefore left out."""
+    cells = [cell for table in tables for cell in table[table["status"] == "damaged"]["sentence"]]
+    return [f"Left out: {sentence}." for sentence in cells[:MOST]]
 
 
 def once_more(tables: Mapping[str, "pd.DataFrame"], results: str, options: Sequence[str]) -> list[str]:

@@ -98,6 +98,17 @@ def test_a_run_of_one_experiment_ends_with_leaderboard_verdict_and_page(paths, t
     assert ending(str(tmp_path), {"peers": plan["peers"][-1:]}, {"peers": None}) == []
 
 
+def test_a_record_that_cannot_be_read_is_named_and_counts_as_failed(paths, tmp_path):
+    paths[0].write_text(paths[0].read_text()[:200])
+    (said,) = (
+        line
+        for line in ending(str(tmp_path), {"peers": map(str, paths)}, {"peers": None})
+        if line.startswith("Left out: ")
+    )
+    assert str(paths[0]) in said
+    assert any_failed(paths)
+
+
 def test_an_error_in_the_table_leaves_the_run_as_it_was(records, tmp_path, monkeypatch):
     def broken(paths):
         raise ModuleNotFoundError("No module named 'pandas'")

@@ -86,6 +86,13 @@ class Document:
             raise GpufeedError(
                 f"no readable {self.word} at {path} ({error})", f"the JSON of a {self.word}", MAKE_AGAIN
             ) from error
+        known = validator(self.schema).schema["properties"]["schema_version"]["const"]
+        if isinstance(data, dict) and (version := data.get("schema_version", known)) != known:
+            raise GpufeedError(
+                f"{path}: schema version {version}, which another version of gpufeed wrote",
+                f"schema version {known}",
+                "use the version of gpufeed that wrote it",
+            )
         self.check(data, path)
         for sentence in (*self.misplaced(data, path), *disagreements(data)):
             raise GpufeedError(f"{path}: {sentence}", f"a {self.word} as gpufeed wrote it", MAKE_AGAIN)

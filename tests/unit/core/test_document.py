@@ -54,6 +54,16 @@ def test_a_damaged_document_on_disk_is_to_be_moved_away(tmp_path, text):
     assert "move the file away and run snakemake" in raised.value.remedy
 
 
+def test_a_document_of_another_version_is_not_called_damaged(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"schema_version": 2, "new": 1}')
+    with pytest.raises(GpufeedError) as raised:
+        DECODING.read(path)
+    assert "schema version 2" in raised.value.found
+    assert raised.value.expected == "schema version 1"
+    assert "move" not in raised.value.remedy
+
+
 def renamed(record, **axes):
     """Another cell in the record, under the name that such a cell has."""
     record["cell"] |= axes

@@ -125,8 +125,12 @@ def records_below(folder: str | Path) -> list[Path]:
     root = inner if inner.is_dir() else place
     numbered = (path for path in root.rglob("*.json") if number_of(path.stem) is not None)
     found = sorted(path for path in numbered if "reference" not in path.relative_to(root).parts[:-1])
-    # with several folders of results, decisions on repeats are numbered files too
-    found = [path for path in found if "records" in path.relative_to(root).parts] or found
+    # decisions on repeats are numbered files too
+    found = [path for path in found if "records" in path.relative_to(root).parts] or [
+        path for path in found if path.parent.parent.name not in ("again", "repeats")
+    ]
+    if not found and place.is_file():
+        raise GpufeedError(f"the file {folder}", "a folder of results", "unpack it, and name that folder")
     if not found:
         raise GpufeedError(
             f"no record below {folder}" if place.is_dir() else f"no folder {folder}",

@@ -41,6 +41,10 @@ def read(path: str | Path) -> dict[str, Any]:
         raise GpufeedError(
             f"no file {path}", expected, "correct the path, or finish the training first"
         ) from None
+    except IsADirectoryError:
+        raise GpufeedError(
+            f"the folder {path}", expected, "name that file; for a folder of results: snakemake report"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise GpufeedError(f"{path} that cannot be read ({error})", expected, AGAIN) from error
     if not isinstance(found, dict) or not {"schema", "au"} <= found.keys():

@@ -353,7 +353,10 @@ def test_folders_of_records_and_folders_that_are_none(tmp_path, capsys):
         assert len(records_below(tmp_path / folder)) == 6
         assert main([str(tmp_path / folder), str(tmp_path / "old")]) == NOTHING
     (tmp_path / "empty").mkdir()
-    for folder, found in (("empty", "no record below"), ("none", "no folder")):
+    (tmp_path / "empty/again/pipelining").mkdir(parents=True)
+    (tmp_path / "empty/again/pipelining/2.json").write_text('{"again": []}')
+    (tmp_path / "new.zip").touch()
+    for folder, found in (("empty", "no record below"), ("none", "no folder"), ("new.zip", "unpack it")):
         assert main([str(tmp_path / "new"), str(tmp_path / folder)]) == REFUSED
         assert found in capsys.readouterr().err
     with pytest.raises(SystemExit) as error:

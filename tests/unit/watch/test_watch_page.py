@@ -92,6 +92,7 @@ def test_it_asks_nothing_of_the_network():
     ("written", "found", "to_do"),
     [
         (None, "no file", "finish the training first"),
+        (dict, "the folder", "snakemake report"),
         ("not json", "that cannot be read", "name a watch.json"),
         ({"experiment": "peers"}, "other JSON", "name a watch.json"),
         ([1, 2], "other JSON", "name a watch.json"),
@@ -103,7 +104,9 @@ def test_it_asks_nothing_of_the_network():
 )  # fmt: skip
 def test_what_is_no_watch_json_is_refused_in_a_sentence(tmp_path, capsys, written, found, to_do):
     path = tmp_path / "watch.json"
-    if written is not None:
+    if written is dict:
+        path.mkdir()
+    elif written is not None:
         path.write_text(written if isinstance(written, str) else json.dumps(written))
     assert command.main([str(path), "-o", str(tmp_path / "page.html")]) == 2
     (said,) = capsys.readouterr().err.splitlines()

@@ -105,7 +105,7 @@ def ended(text: str) -> str:
 
 def unsubmitted(text: str) -> str:
     """Return why an executor did not submit a job, without the kilobytes of the command that it wraps."""
-    said = re.sub(r"\s*(-D \S+ --wrap=|For further error details see).*", "", text, flags=re.DOTALL)
+    said = re.sub(r"\s*(--wrap=|For further error details see).*", "", text, flags=re.DOTALL)
     if not re.match(r"SLURM sbatch failed|Job submission failed", said):
         return said
     return f"{said}\nwhat to do: gpufeed preflight --site SITE lists each line that Slurm refuses, and why"

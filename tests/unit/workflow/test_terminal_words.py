@@ -33,11 +33,11 @@ def test_a_duration_has_the_unit_that_suits_it(seconds, text):
 
 
 def test_what_slurm_refuses_is_shown_without_the_command_that_it_wraps():
-    call = "sbatch -A coc --qos=nope -D /a/b --wrap='python base64//eA=='"
+    call = "sbatch -A coc --qos=nope -D /a/b --gpus=A100:1 --wrap='python base64//eA=='"
     text = f"SLURM sbatch failed. The error message was 'Invalid qos'.\n    sbatch call:\n        {call}\n"
     said = unsubmitted(f"{text}For further error details see the cluster/cloud log.")
     assert "Invalid qos" in said
-    assert "--qos=nope" in said
+    assert "--gpus=A100:1" in said
     assert "preflight" in said
     assert "base64" not in said
     job = "SLURM-job '7' failed, SLURM status is: 'TIMEOUT'."

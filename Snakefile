@@ -54,7 +54,8 @@ onstart:
     folder_lock.record(getattr(workflow.persistence, "_lockfile", {}).values(), ESTIMATE.runs_here)
     if TERMINAL:
         TERMINAL.hear_stops(kills=ESTIMATE.runs_here)
-    if refused := unwritable(RESULTS):
+    files = [file for job in workflow.dag.needrun_jobs() for file in job.output]
+    if refused := unwritable(RESULTS, DATA, files):
         raise WorkflowError(str(refused))
 
 

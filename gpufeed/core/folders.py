@@ -4,6 +4,7 @@ hold.
 
 import os
 import sys
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -90,16 +91,22 @@ def settle_folders(config: dict) -> None:
             check_apart(Path(source["folder"]), Path(config["data"]) / name)
 
 
-def unwritable(results: str | Path) -> GpufeedError | None:
-    """Return the error for results without write permission, which Snakemake would not explain; or None."""
-    place = existing(results)
-    if os.access(place, os.W_OK | os.X_OK):
-        return None
-    return GpufeedError(
-        f"{place}: you may not write there",
-        "a folder for results, or a place where one can be made",
-        "ask for access, or name another: --config results=FOLDER",
-    )
+def unwritable(
+    results: str | Path, data: str | Path = "data", files: Iterable[str] = ()
+) -> GpufeedError | None:
+    """Return the error for a folder without write permission, which Snakemake would not explain; or None.
+
+    files: those that a run makes, in `results` or `data`: complete data may lie in anybody's folder.
+    """
+    for folder in dict.fromkeys([str(results), *map(os.path.dirname, files)]):
+        place, key = existing(folder), "data" if Path(folder).is_relative_to(data) else "results"
+        if not os.access(place, os.W_OK | os.X_OK):
+            return GpufeedError(
+                f"{place}: you may not write there",
+                f"a folder for {key}, or a place where one can be made",
+                f"ask for access, or name another: --config {key}=FOLDER",
+            )
+    return None
 
 
 def check_apart(folder: Path, out: Path) -> None:

@@ -175,6 +175,14 @@ def test_results_that_may_not_be_written_to_are_told_before_the_first_job(disk):
     assert "--config results=FOLDER" in unwritable(disk).remedy
 
 
+def test_only_data_that_a_run_adds_to_must_be_writable(disk, tmp_path):
+    read_only(disk)
+    assert unwritable(tmp_path, disk, [str(tmp_path / "tables/cells.csv")]) is None
+    refused = unwritable(tmp_path, disk, [str(disk / "synthetic/manifest.parquet")])
+    assert str(disk) in refused.found
+    assert "--config data=FOLDER" in refused.remedy
+
+
 def test_the_number_of_an_attempt_is_written_whole_or_not_at_all(disk, capsys):
     record = disk / "0.json"
     retry_policy.ended(record, 1)

@@ -193,6 +193,12 @@ def answer_model(asked: Mapping[str, Any]) -> dict[str, Any]:
     if (own := made_for(name)) and asked["size"] == "own":
         size = (own["size"], own["size"])
     model = make_model(name, classes, size, asked["options"])
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise GpufeedError(
+            f"{name}, of whose parameters none requires gradients",
+            "at least one parameter that is trained",
+            "leave its head unfrozen",
+        )
     if asked["size"] is not None:
         check_output(model, name, classes, size, modes=(True, False))
     return {"made_for": own}
@@ -362,6 +368,7 @@ def answer_augment(asked: Mapping[str, Any]) -> dict[str, Any]:
             f'write entry = {{"where": "sample"}} into it, or where = "{planned}"',
         )
     images = torch.full((IMAGES, 32, 32, 3), 128, dtype=torch.uint8)
+    remedy = "end it with self.normalise(images)" if planned == "device" else "put the channels first"
     given = (images, torch.arange(IMAGES), 0) if planned == "device" else (images[0], 0, 0)
     expected = (IMAGES, 3, *made.output_size(32, 32))[int(planned == "sample") :]
     try:
@@ -370,12 +377,14 @@ def answer_augment(asked: Mapping[str, Any]) -> dict[str, Any]:
         raise
     except Exception as error:
         found = f"raises {type(error).__name__}: {first_line(error)}"
+        called_with = "images, ids, epoch" if planned == "device" else "image, sample id, epoch"
+        remedy = f"correct it; it is called with ({called_with})"
     if not isinstance(found, torch.Tensor) or found.shape != expected or not found.is_floating_point():
         raise GpufeedError(
             f"{name}, which {found if isinstance(found, str) else f'returns {described(found)}'} for "
             f"{described(given[0])}",
             f"normalised pixels, a float tensor of shape {expected}",
-            "end it with self.normalise(images)" if planned == "device" else "put the channels first",
+            remedy,
         )
     return {}
 
@@ -383,7 +392,15 @@ def answer_augment(asked: Mapping[str, Any]) -> dict[str, Any]:
 def answer_loader(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Check that a loader can be built, and return {}; the equivalence check tests the rest."""
     name, made = asked["name"], derived(asked["name"], LOADER, "OrderedLoader")
-    arguments(made, dict.fromkeys(list(inspect.signature(made).parameters)[:1]), asked["options"], name)
+    signature = inspect.signature(made)
+    first = next(iter(signature.parameters.values()), None)
+    if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+        raise GpufeedError(
+            f"{name}, which takes {signature}",
+            "the LoadRequest as its first argument, its options after it",
+            "begin its __init__ with (self, request, and call super().__init__(request)",
+        )
+    arguments(made, {first.name: None}, asked["options"], name)
     return {}
 
 
@@ -406,7 +423,10 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": [f"{asked['name']}: {error}", f"the package {error.name or error}", remedy]}
     except BaseException as error:  # SystemExit of a script without a main guard, too
         found = f"{asked['name']}, which raises {type(error).__name__}: {first_line(error)}"
-        return {"error": [found, "code that can be imported", "correct it; a script needs a main guard"]}
+        remedy = "correct it; a script needs a main guard"
+        if isinstance(error, ImportError) and "relative import" in str(error):
+            remedy = "name it by its package, such as my_package.my_module:Name in place of its file"
+        return {"error": [found, "code that can be imported", remedy]}
 
 
 def main() -> None:

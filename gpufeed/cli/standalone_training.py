@@ -122,4 +122,4 @@ def keep(cell: Cell, trained: Trained, place: RuntimeContext, started_at: str, o
     )
     save(about, trained.model, out / "model.pt")
     MODEL.write(about, out / "model.json")
-    log.info("python -m gpufeed.predict %s IMAGE... asks the model", out / "model.pt")
+    log.info("python -m gpufeed.predict %s IMAGE... asks the model", shlex.quote(str(out / "model.pt")))

@@ -167,11 +167,10 @@ def closure(first: Path, root: Path) -> dict[str, str]:
     return found
 
 
-@cache
-def parsed(path: Path, changed_ns: int, root: Path) -> tuple[str, list[Path]]:
-    """Return the digest of a file's code, and the files below `root` that it imports."""
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of a file; raise GpufeedError if it is not valid Python."""
     try:
-        tree = ast.parse(path.read_bytes(), path.name)
+        return ast.parse(path.read_bytes(), path.name)
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if getattr(error, "lineno", None) else ""
         raise GpufeedError(
@@ -179,6 +178,12 @@ def parsed(path: Path, changed_ns: int, root: Path) -> tuple[str, list[Path]]:
             "valid Python",
             "correct it",
         ) from error
+
+
+@cache
+def parsed(path: Path, changed_ns: int, root: Path) -> tuple[str, list[Path]]:
+    """Return the digest of a file's code, and the files below `root` that it imports."""
+    tree = tree_of(path)
     within = list(path.relative_to(root).parent.parts)
     names = {tuple(name.split(".")) for node in statements(tree) for name in imported(node, within)}
     # gpufeed itself, which a run in the clone can import, has its own digests
@@ -192,7 +197,7 @@ def parsed(path: Path, changed_ns: int, root: Path) -> tuple[str, list[Path]]:
 def declared(reference: str, name: str) -> dict[str, Any] | None:
     """Return the dict that a class assigns to `name` in its body, read without importing; None without it.
 
-    Raises GpufeedError for a dict that is not a literal.
+    Raises GpufeedError for a dict that is not a literal, and for a file that is not valid Python.
     """
     path = source_file(reference)
     if path is None or not path.is_file():
@@ -234,7 +239,7 @@ def declared_entry(reference: str, kind: type, choices: Mapping[str, tuple]) -> 
 @cache
 def literal(path: Path, changed_ns: int, of: str, name: str) -> str | None:
     """Return the expression that a class of a file assigns to `name`, as text."""
-    for node in ast.parse(path.read_bytes()).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.ClassDef) and node.name == of:
             for line in node.body:
                 if isinstance(line, ast.Assign | ast.AnnAssign) and f"{ast.unparse(line)} ".startswith(

@@ -180,7 +180,12 @@ def difference(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tenso
 
 
 def check_form(batch: Batch, image: tuple[int, ...], device: torch.device) -> None:
-    """Raise Mismatch unless dtype, shape, layout and device follow the contract; reads no values."""
+    """Raise Mismatch unless types, shape, layout and device follow the contract; reads no values."""
+    if not isinstance(batch, Batch):
+        raise Mismatch(f"found a {type(batch).__name__} in place of a batch, expected a loaders.base.Batch")
+    for name in ("images", "labels", "ids"):
+        if not isinstance(part := getattr(batch, name), torch.Tensor):
+            raise Mismatch(f"found {name} that are a {type(part).__name__}, expected a tensor on {device}")
     n = len(batch.ids)
     expected = {
         "images": (batch.images, torch.uint8, (n, *image)),

@@ -189,7 +189,7 @@ def test_what_is_not_expressed_is_a_sentence_and_a_ceiling_has_no_script():
 def photos(tmp_path_factory):
     """A folder of class folders and the pixels of its images by their label."""
     folder = tmp_path_factory.mktemp("paste") / "photos"
-    return folder, write_photos(folder)
+    return folder, write_photos(folder, untidy=True)
 
 
 EXACT, FFMPEG, ENCODED_AGAIN = (0.51, 0.01), (160, 12), (60, 6)

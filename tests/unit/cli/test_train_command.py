@@ -67,6 +67,8 @@ def rows(path):
 
 
 def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path, monkeypatch, capsys):
+    tmp_path /= "of mine"
+    tmp_path.mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(logging.root, "level", logging.root.level)  # which Hydra sets
     monkeypatch.setattr(sys, "argv", ["train.py", *TINY, "trainer=plain", "epochs=2", "hydra.run.dir=first"])
@@ -78,7 +80,9 @@ def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path, m
     told = rows(first / "metrics.csv")
     assert [(row["epoch"], row["steps"], row["images"]) for row in told] == [(n, "6", "48") for n in "01"]
     assert [bool(row["top1"]) for row in told] == [False, True]
-    assert "epoch 1" in (first / "train.log").read_text()
+    log = (first / "train.log").read_text()
+    assert "epoch 1" in log
+    assert str(first / "model.pt") in shlex.split(log.splitlines()[-1])  # a command to paste
     saved = model_file.load(first / "model.pt")
     assert (saved.about["cell"]["epochs"], saved.about["attempt"]) == (2, 1)
     assert (len(saved.classes), saved.size) == (3, (16, 16))

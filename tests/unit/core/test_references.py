@@ -42,6 +42,10 @@ def image_net(num_classes, image_size):
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * image_size[0] * image_size[1], num_classes))
 
 
+def frozen(num_classes):
+    return Net(num_classes).requires_grad_(False)
+
+
 def fixed(num_classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes))
 
@@ -72,6 +76,11 @@ class Read(OrderedLoader):
 
 class Unfinished(OrderedLoader):
     pass
+
+
+class Unasked(Read):
+    def __init__(self, *, depth):
+        pass
 
 
 class Misspelt(Read):
@@ -180,6 +189,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "my_augment.py").write_text(AUGMENT)
     (tmp_path / "needs_package.py").write_text("import no_such_package\n")
     (tmp_path / "script.py").write_text("print('training')\nraise SystemExit(3)\n")
+    (tmp_path / "relative.py").write_text("from .my_model import Net\n")
     (tmp_path / "broken.py").write_text("def model(:\n    pass\n")
     return tmp_path
 
@@ -203,6 +213,8 @@ NEVER_IMPORTED = [  # what the disk alone refuses
     ({"model": "__main__:net"}, "no module __main__", "a module in", "correct its name"),
     ({"model": "timm:"}, "'timm:'", "timm:NAME", "the name of a model"),
     ({"model": "broken.py:model"}, "broken.py, line 1: invalid syntax", "valid Python", "correct it"),
+    ({"loader": "broken.py:Read"}, "broken.py, line 1: invalid syntax", "valid Python", "correct it"),
+    ({"augment": "broken.py:Dim"}, "broken.py, line 1: invalid syntax", "valid Python", "correct it"),
     ({"loader": "my_loader.py:Misspelt"}, "'raeds' in `entry`", "one of: workers", "write 'reads'"),
     ({"loader": "my_loader.py:Elsewhere"}, "reads: 'moon'", "one of: files, cache", "correct it"),
     ({"loader": "my_loader.py:Computed"}, "`entry` of my_loader.py:Computed", "a dict", "write the values"),
@@ -246,11 +258,14 @@ TRIED = [  # what a process that imports it refuses: reference, options, found, 
     ("my_model.py:wide", {}, "shape (2, 4)", "shape (2, 3)", "num_classes"),
     ("my_model.py:Pair", {}, "returns a tuple for 2 images of 16 x 16", "one tensor", "logits"),
     ("my_model.py:fixed", {}, "raises RuntimeError for 2 images of 16 x 16", "that size", "recipe.size"),
+    ("my_model.py:frozen", {}, "none requires gradients", "that is trained", "unfrozen"),
+    ("relative.py:Net", {}, "attempted relative import", "can be imported", "my_package.my_module:Name"),
     ("needs_package.py:Net", {}, "No module named 'no_such_package'", "the package", "pip install"),
     ("script.py:Net", {}, "raises SystemExit", "can be imported", "main guard"),
 ]
 LOADERS_TRIED = [
     ("my_loader.py:Unfinished", {}, "which has no batches", "all its methods", "derive it"),
+    ("my_loader.py:Unasked", {"depth": 1}, "takes (*, depth)", "first argument", "(self, request"),
     ("my_model.py:Net", {}, "my_model.py:Net, a type", "gpufeed.loaders.base.Loader", "derive it"),
     ("my_loader.py:Read", {"dept": 3}, "option 'dept'", "one of: depth", "write 'depth'"),
 ]
@@ -267,7 +282,7 @@ AUGMENTS_TRIED = [
     ("my_augment.py:Dim", {"last": 1}, "option 'last'", "its `defaults`: least", "write 'least'"),
     ("my_augment.py:Undeclared", {}, "`where` is 'sample', and 'device'", "the same", 'entry = {"where"'),
     ("my_augment.py:Turned", {}, "shape (2, 32, 32, 3) and type float32", "(2, 3, 32, 32)", "normalise"),
-    ("my_augment.py:Fails", {}, "raises RuntimeError: no", "(2, 3, 32, 32)", "normalise"),
+    ("my_augment.py:Fails", {}, "raises RuntimeError: no", "(2, 3, 32, 32)", "(images, ids, epoch)"),
     ("my_model.py:Net", {}, "my_model.py:Net, a type", "gpufeed.augment.base.Augment", "derive it"),
 ]
 REFUSED = {

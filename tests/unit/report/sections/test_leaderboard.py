@@ -202,7 +202,7 @@ def test_cells_with_the_same_call_share_it_and_ceilings_have_none(tmp_path):
     assert calls["dataloader_sync, 3 epochs"] == calls["dataloader_sync, 1 epoch"]
     assert calls["replay"] is None
     assert len(board.calls) == 3
-    assert "ImageFolder(FOLDER, TRANSFORM)" in board.calls[calls["dataloader_sync, 3 epochs"]].text
+    assert "Images(FOLDER, TRANSFORM, " in board.calls[calls["dataloader_sync, 3 epochs"]].text
 
 
 def test_a_rate_is_told_as_the_start_of_an_epoch_and_the_steady_rate(tmp_path):

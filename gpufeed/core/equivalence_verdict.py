@@ -61,9 +61,7 @@ def digest(options: Mapping) -> str:
 
 
 def settings_in_words(settings: Mapping) -> str:
-    """Return the settings in words, such as "batch size 32, 2 workers, prefetch 2, persistent, pinned, seed
-    0".
-    """
+    """Return the settings in words: "batch size 32, 2 workers, prefetch 2, persistent, pinned, seed 0"."""
     workers = settings["workers"]
     said = plural(workers, "worker")
     if workers == "auto":

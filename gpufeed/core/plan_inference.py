@@ -30,9 +30,7 @@ def calibration(config: Mapping, experiment: str) -> dict[str, Any]:
 
 
 def settings(config: Mapping, experiment: str) -> dict[str, Any] | None:
-    """Return the settings of the measurement with all defaults, without calibration; None without
-    `inference`.
-    """
+    """Return the measurement's settings with all defaults, without calibration; None without `inference`."""
     if (block := own(config, experiment)) is None:
         return None
     return {**DEFAULTS, **{key: block[key] for key in DEFAULTS if key in block}}

@@ -159,9 +159,7 @@ def _place_images(stage: Staging, archive: Path, contents: Contents, dataset: st
 
 
 def _below_top(archive: Path, top: str) -> Iterator[tuple[Member, str]]:
-    """Yield the members with their names below the top folder; a file outside of it keeps its name behind a
-    slash.
-    """
+    """Yield the members by their names below the top folder; files outside keep theirs behind a slash."""
     for member in members(archive, MOST_BYTES):
         inside = member.name.startswith(top)
         yield member, member.name.removeprefix(top) if inside else "/" + member.name

@@ -1,6 +1,4 @@
-"""A split's coded JPEGs in one tensor on the device; files that cannot be decoded there are kept as
-pixels.
-"""
+"""A split's coded JPEGs in one tensor on the device; files that it cannot decode are kept as pixels."""
 
 from contextlib import closing
 from dataclasses import dataclass, field

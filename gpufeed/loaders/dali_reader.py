@@ -205,9 +205,7 @@ class ReadingPipeline:
         return found
 
     def _work_ahead(self) -> None:
-        """Have DALI begin batches until DEPTH are in flight and one more is read, within the limit of
-        `allow`.
-        """
+        """Have DALI begin batches until DEPTH are in flight and one more is read, if `allow` allows it."""
         if self.planned is None or self.stopped_by is not None:
             return
         try:

@@ -187,9 +187,7 @@ def on(stream: "torch.cuda.Stream | None") -> AbstractContextManager:
 
 
 def share(tensors: tuple[torch.Tensor, ...], made_on: "torch.cuda.Stream", users: list) -> None:
-    """Let streams use tensors of another stream: they wait for it, and the memory lives until they
-    are done.
-    """
+    """Let streams use another stream's tensors: they wait for it, and keep the memory until they end."""
     for stream in users:
         stream.wait_stream(made_on)
         for tensor in tensors:

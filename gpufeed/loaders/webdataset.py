@@ -107,9 +107,7 @@ class Plan:
         return epoch_order(self.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size)
 
     def shuffles(self, epoch: int, worker: int) -> tuple[Callable, Callable]:
-        """Return webdataset's shuffles of shards and of samples, as functions on iterators, for one
-        worker.
-        """
+        """Return webdataset's shuffles of shards and samples, as functions on iterators, for one worker."""
         from webdataset.filters import detshuffle
 
         if not self.request.shuffle:

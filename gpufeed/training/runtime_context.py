@@ -1,6 +1,4 @@
-"""The parts of a cell at run time: device, stores, model, augment, loader request, trainer, and input
-files.
-"""
+"""A cell's parts at run time: device, stores, model, augment, loader request, trainer, input files."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

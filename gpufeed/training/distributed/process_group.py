@@ -1,6 +1,4 @@
-"""The ranks of a training as one group of torch.distributed, and values that they share; trivial for
-one rank.
-"""
+"""The ranks of a training as a group of torch.distributed, and values they share; trivial for one rank."""
 
 import os
 import platform

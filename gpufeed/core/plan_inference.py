@@ -6,7 +6,6 @@ from typing import Any
 from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.registry import BACKENDS, TORCH_PRECISIONS
 
-METHODS = ("minmax", "percentile", "entropy")  # how onnxruntime finds the ranges of activations
 CALIBRATION = {"images": 512, "method": "minmax", "seed": 0}
 DEFAULTS = {
     "backends": list(BACKENDS),

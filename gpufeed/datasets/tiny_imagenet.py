@@ -73,8 +73,7 @@ def parse_wnids(text: str) -> list[str]:
 
 
 def parse_annotations(text: str, wnids: Collection[str]) -> dict[str, str]:
-    """Return the wnid of each validation file, from the tab-separated rows of `val_annotations.txt` (no
-    header).
+    """Return each validation file's wnid, from the tab-separated rows of `val_annotations.txt` (no header).
 
     Raises GpufeedError, with the line's number, for a row without 6 columns, an unknown wnid and a file named
     twice.

@@ -52,8 +52,7 @@ class CodedStore:
         return self.data, self.starts, self.ends, self.kept
 
     def images(self, kind: int, starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        """Queue the decoding of rows of one kind on the current stream; return uint8 (N, H, W, 3) in new
-        memory.
+        """Queue the decoding of rows of one kind on the current stream; return new uint8 (N, H, W, 3).
 
         starts, ends: of the rows, int64 (N,); for 0 and -1 the image is undefined.
         """

@@ -111,8 +111,7 @@ class ReadingPipeline:
         device: torch.device,
         work: DaliAugment | DaliCrops | None = None,
     ):
-        """Build the pipeline. decoder: its threads, options and device decode. paths: of all files, by sample
-        id.
+        """Build the pipeline. decoder: its threads, options, device decode. paths: of all files, by id.
 
         batch_size: of the largest batch. device: where DALI copies batches to. work: what follows decoding.
         """

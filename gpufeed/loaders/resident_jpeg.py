@@ -96,8 +96,7 @@ Decoded = tuple[
 
 
 class ResidentJpegLoader(Loader):
-    """A loader that reads every file once, in `open`, and decodes rounds of batches ahead, on CUDA on side
-    streams.
+    """A loader that reads each file once, in `open`, and decodes batches ahead, on CUDA on side streams.
 
     The host derives a round's plan from the order, so that it never waits for the device in an epoch;
     meanwhile a thread makes the order of the next one. `open` decodes every image and raises if one cannot be

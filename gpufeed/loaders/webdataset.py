@@ -35,8 +35,7 @@ NONE = np.empty(0, dtype=np.int64)
 
 
 class WebDatasetLoader(OrderedLoader):
-    """A loader of shards: every epoch has all samples once; ranks read every shard and decode their own
-    samples.
+    """A loader of shards: each epoch has all samples once; ranks read all shards and decode their share.
 
     The equivalence check verifies the bytes of the shards once; an epoch checks the names of samples.
     """

@@ -103,8 +103,7 @@ class MinimumDuration:
 
     @property
     def time_is_up(self) -> bool:
-        """Whether a run of `steps` has continued for long enough, even if fewer steps than estimated were
-        made.
+        """Whether a run of `steps` has lasted long enough, even with fewer steps than estimated.
 
         An estimate from steps with prefetched batches is too high, since later steps may be much slower.
         """

@@ -119,8 +119,7 @@ def require_cores(count: int) -> tuple[int, ...]:
 
 
 def workers_of(cell: Cell) -> int:
-    """Return the number of the loader's worker processes or threads; `auto` is one a core, split over
-    devices.
+    """Return the number of the loader's workers or threads; `auto` is one a core, split over devices.
 
     Without `cores` it is the number of torch's threads.
     """

@@ -12,6 +12,7 @@ from typing import TextIO
 from gpufeed.benchmarks.saved_models.predictions_output import FORMATS, whole_file, write_predictions
 from gpufeed.core.cells import DEVICES
 from gpufeed.core.errors import GpufeedError, Skip, first_line
+from gpufeed.core.quantities import plural
 
 ALL, SOME, NONE = 0, 1, 2  # exit codes: every file has a prediction, some have none, nothing was tried
 
@@ -78,12 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130  # an interrupt's exit code in shells
     if without:
-        print(f"{plural(without)} no prediction; the output says why.", file=sys.stderr)
+        files = plural(without, "file has", "files have")
+        print(f"{files} no prediction; the output says why.", file=sys.stderr)
     return SOME if without else ALL
-
-
-def plural(files: int) -> str:
-    return "1 file has" if files == 1 else f"{files} files have"
 
 
 @contextmanager

@@ -129,9 +129,7 @@ def say(error: Exception) -> None:
 
 
 def of_files(error: Exception) -> bool:
-    """Return whether an error is the file system's: no permission, a full disk, a file where a folder
-    belongs.
-    """
+    """Return whether an error is the file system's: no permission, a full disk, a file for a folder."""
     full = (errno.ENOSPC, errno.EDQUOT)
     return isinstance(error, OSError) and (error.filename is not None or error.errno in full)
 

@@ -40,9 +40,7 @@ class Demands:
 
     @classmethod
     def of(cls, probe: Mapping[str, Any]) -> "Demands":
-        """Return the demands of a probe that is done (core/schemas/probe.schema.yaml), as medians
-        over rounds.
-        """
+        """Return the demands of a finished probe (core/schemas/probe.schema.yaml), as medians over rounds."""
         compute, given = probe["compute"], probe["input"]
         compute_s, input_s = (median(seconds_an_image(part["rounds"])) for part in (compute, given))
         on_gpu, starts = probe["resolved"]["device"] == "cuda", given["starts"]

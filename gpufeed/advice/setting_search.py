@@ -37,9 +37,7 @@ class Limits:
     batch_bytes: int
 
     def fit(self, setting: Setting, threads: bool) -> bool:
-        """Return whether there is a core for each worker and memory for their queue. threads: not
-        processes.
-        """
+        """Return whether each worker has a core and their queue fits in memory. threads: not processes."""
         queue = waiting(self.batch_bytes, setting.workers, setting.prefetch_factor)
         room = self.host_bytes if threads else min(self.host_bytes, self.shm_bytes)
         return setting.workers <= self.cores and queue <= room

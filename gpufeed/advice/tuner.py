@@ -65,9 +65,7 @@ class Epochs:
 
     @property
     def counted(self) -> list[float]:
-        """Seconds of the whole epochs that count; the first one does not if it alone includes
-        workers' start.
-        """
+        """Seconds of the whole epochs that count; not the first one if it alone includes workers' start."""
         return self.whole[int(self.stays) :]
 
     @property
@@ -232,9 +230,7 @@ def tuned(
     place: RuntimeContext,
     gate: Path | None,
 ) -> dict[str, Any]:
-    """Return the fields that a tuning adds to its document; raise Skip, NotPassed or the error that
-    stops it.
-    """
+    """Return the fields that a tuning adds to its document; raise Skip, NotPassed or what stops it."""
     if reason := untunable(cell):
         raise GpufeedError(reason, "a loader with settings to choose, in trainer plain", "choose another one")
     cell = replace(cell, workers=workers_of(cell), settings=None)

@@ -131,9 +131,7 @@ class DaliCrops:
         return {name: values[name] for name in (START, SHAPE) if name in values}
 
     def graph(self, images: DataNode, values: Mapping[str, DataNode]) -> DataNode:
-        """Return the node that makes samples of decoded parts, uint8 (H, W, 3). values: the nodes of
-        `inputs`.
-        """
+        """Return the node that makes samples of decoded parts, uint8 (H, W, 3). values: nodes of `inputs`."""
         from nvidia.dali import fn
 
         from gpufeed.decoders.dali_pipeline import stretched

@@ -50,9 +50,7 @@ class GPUPipelineTransform(Transform):
         self.batches = self.images = 0
 
     def __call__(self, batch, **more):
-        """Check the batch, then transform it. more: `split_idx` in a Pipeline, nothing from
-        DataBlock.summary.
-        """
+        """Check the batch, then transform it. more: `split_idx` in a Pipeline, none in DataBlock.summary."""
         parts = batch if isinstance(batch, tuple) else (batch,)
         if self.split_idx in (None, more.get("split_idx")):
             check_types(parts)
@@ -90,9 +88,7 @@ class GPUPipelineTransform(Transform):
 
 
 def check_trial(parts: tuple) -> None:
-    """Raise GpufeedError for a batch of no split, unless it is the single sample that fastai tries a
-    Pipeline on.
-    """
+    """Raise GpufeedError for a batch of no split, but not for fastai's single sample to try a Pipeline."""
     if isinstance(parts[0], torch.Tensor) and parts[0].ndim and len(parts[0]) > 1:
         raise GpufeedError(
             "a batch of a dataset without `split_idx`, for which fastai skips transforms of a single split",

@@ -54,9 +54,7 @@ def read_yaml(text: str, place: str) -> Any:
 
 
 def check_keys(loader: Any, root: yaml.Node, place: str) -> None:
-    """Raise GpufeedError for the first duplicate key of a mapping, of which YAML would keep the last
-    silently.
-    """
+    """Raise GpufeedError for the first duplicate key of a mapping; YAML would silently keep the last."""
     left, seen = [(root, "")], set()
     while left:
         node, path = left.pop()

@@ -12,6 +12,7 @@ from pathlib import Path
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import Document
 from gpufeed.core.errors import Skip
+from gpufeed.core.quantities import plural
 from gpufeed.core.retry_policy import outdate
 
 # Fields that Cell and LoadRequest share.
@@ -60,11 +61,9 @@ def digest(options: Mapping) -> str:
 
 
 def settings_in_words(settings: Mapping) -> str:
-    """Return the settings in words, such as "batch size 32, 2 workers, prefetch 2, persistent, pinned, seed
-    0".
-    """
+    """Return the settings in words: "batch size 32, 2 workers, prefetch 2, persistent, pinned, seed 0"."""
     workers = settings["workers"]
-    said = f"{workers} worker{'' if workers == 1 else 's'}"
+    said = plural(workers, "worker")
     if workers == "auto":
         said = f"a worker for each of {settings['cores']} cores" if "cores" in settings else "a worker a core"
     parts = [f"batch size {settings['batch_size']}", said]

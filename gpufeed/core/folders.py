@@ -1,6 +1,4 @@
-"""The folders of a run and of the repository: where they are, whether they are usable, which records they
-hold.
-"""
+"""The folders of a run and of the repository: where they are, whether they are usable, their records."""
 
 import os
 import sys

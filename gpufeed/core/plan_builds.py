@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from gpufeed.core.errors import require_known
 from gpufeed.core.registry import DECODERS
 
-CORES = ("all", "one")
-
 
 @dataclass(frozen=True)
 class Builds:
@@ -29,9 +27,8 @@ def planned_builds(config: Mapping, experiment: str) -> Builds | None:
     where = f"experiments.{experiment}.builds"
     dataset = config["use_instead"].get(block["dataset"], block["dataset"])
     require_known("dataset", dataset, config["sources"], where)
-    runs = [(name, "all") for name in block["decoders"]] + [
-        (name, "one") for name in block.get("one_core", [])
-    ]
+    runs = [(name, "all") for name in block["decoders"]]
+    runs += [(name, "one") for name in block.get("one_core", [])]
     for name, _ in runs:
         require_known("decoder", name, DECODERS, where)
     return Builds(dataset, sorted(block["counts"]), runs)

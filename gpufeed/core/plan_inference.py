@@ -6,7 +6,6 @@ from typing import Any
 from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.registry import BACKENDS, TORCH_PRECISIONS
 
-METHODS = ("minmax", "percentile", "entropy")  # how onnxruntime finds the ranges of activations
 CALIBRATION = {"images": 512, "method": "minmax", "seed": 0}
 DEFAULTS = {
     "backends": list(BACKENDS),
@@ -30,9 +29,7 @@ def calibration(config: Mapping, experiment: str) -> dict[str, Any]:
 
 
 def settings(config: Mapping, experiment: str) -> dict[str, Any] | None:
-    """Return the settings of the measurement with all defaults, without calibration; None without
-    `inference`.
-    """
+    """Return the measurement's settings with all defaults, without calibration; None without `inference`."""
     if (block := own(config, experiment)) is None:
         return None
     return {**DEFAULTS, **{key: block[key] for key in DEFAULTS if key in block}}

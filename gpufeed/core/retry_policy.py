@@ -42,9 +42,7 @@ def planning_node() -> str:
 
 
 def counter(record: str | Path) -> Path:
-    """Return the file that counts the attempts at a record; it is no output of a rule, so it is never
-    deleted.
-    """
+    """Return the file that counts the attempts at a record; no rule's output, so it is never deleted."""
     return Path(record).with_suffix(".attempt")
 
 

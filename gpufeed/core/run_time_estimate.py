@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import existing
+from gpufeed.core.quantities import gib, plural
 from gpufeed.core.registry import LOADERS
 from gpufeed.core.result_kinds import RESULT_KINDS
 
@@ -27,7 +28,6 @@ USUAL_PIXELS = 10**8  # of a usual dataset: 25,000 images of 64 x 64
 PIXELS_PER_S = 3 * 10**7  # read, decoded and resized by one core
 CEILING_EPOCHS = 50  # in one measurement of ceilings
 GATE_EPOCHS = 3  # of the training split, in one verdict
-GIB = 2**30
 SHM = "/dev/shm"  # where worker processes put their batches
 LARGER_DISK = (
     "name folders on a larger disk (--config data=FOLDER results=FOLDER), free some space there, "
@@ -101,18 +101,12 @@ def table(
     preparing = sum(manifests.values())
     whole += preparing
     left += sum(seconds for path, seconds in manifests.items() if not Path(path).exists())
-    rows.append(
-        (
-            "data",
-            minutes(preparing),
-            f"{len(manifests)} dataset{'s' * (len(manifests) != 1)}, without downloads",
-        )
-    )
+    rows.append(("data", minutes(preparing), f"{plural(len(manifests), 'dataset')}, without downloads"))
     rows.append(("together", minutes(whole), f"{minutes(left)} of them left"))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"  {name:{widths[0]}}  {time:>{widths[1]}}  {what}" for name, time, what in rows]
     lines += [f"  disk: {disk}" for disk in wanted]
-    of = f" of {cells} cell{'s' * (cells != 1)}" if cells else ""
+    of = f" of {plural(cells, 'cell')}" if cells else ""
     return "\n".join([f"Expected minutes{of}, one job after another:", *lines])
 
 
@@ -134,8 +128,7 @@ def left_out(experiment: str, found: Mapping[str, int]) -> str:
         else:
             loaders[sentence] = []
     said = [f"{', '.join(names)} ({reason})" if names else reason for reason, names in loaders.items()]
-    count = sum(found.values())
-    return f"{experiment} leaves out {count} combination{'s' * (count != 1)}: {'; '.join(said)}."
+    return f"{experiment} leaves out {plural(sum(found.values()), 'combination')}: {'; '.join(said)}."
 
 
 def minutes(seconds: float) -> str:
@@ -146,7 +139,7 @@ def counted(paths: Iterable[str], results: str) -> str:
     """Return the number of documents by kind, such as `46 repeats, 1 equivalence check`."""
     folders = [Path(path).relative_to(results).parts[0] for path in paths]
     found = [(KINDS[folder], folders.count(folder)) for folder in KINDS if folder in folders]
-    return ", ".join(f"{n} {kind.words[n != 1]}" for kind, n in found)
+    return ", ".join(plural(n, *kind.words) for kind, n in found)
 
 
 def measured_seconds(path: Path, results: str | Path, least_s: float = 0.0) -> float | None:
@@ -251,11 +244,6 @@ def check_room(wanted: Iterable[Disk]) -> None:
     for disk in wanted:
         if disk.needed > disk.free:
             raise GpufeedError(str(disk), f"{gib(disk.needed)} free", disk.remedy)
-
-
-def gib(size: int) -> str:
-    """Return a size as `12.3 GiB`, or in MiB if that would round to 0."""
-    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 else f"{size / 2**20:.1f} MiB"
 
 
 def partial(path: str) -> int:

@@ -52,9 +52,7 @@ class Member:
 
 
 class Header(tarfile.TarInfo):
-    """A tar member. A damaged, cut-off or missing header is an error, where tarfile would see the archive's
-    end.
-    """
+    """A tar member. A damaged, cut-off or missing header is an error; to tarfile it is the archive's end."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> "Header":
@@ -100,9 +98,7 @@ def _entries(path: Path) -> Iterator[Member]:
 
 
 def _is_zip(path: Path) -> bool:
-    """Return whether the first bytes are a zip's; zipfile itself would also accept a tar that ends in
-    a zip.
-    """
+    """Return whether the first bytes are a zip's; zipfile itself also accepts a tar that ends in a zip."""
     with path.open("rb") as file:
         return file.read(4) in ZIP_STARTS
 

@@ -100,9 +100,7 @@ def _notes_path(partial: Path) -> Path:
 
 
 def _notes(partial: Path) -> dict:
-    """Return what the last response said about the partial file: url, validator (ETag or date), total
-    bytes.
-    """
+    """Return what the last response said of the partial file: url, validator (ETag or date), total bytes."""
     try:
         notes = json.loads(_notes_path(partial).read_text())
     except (OSError, ValueError):  # none yet, or cut off by a kill
@@ -301,9 +299,7 @@ def _try_place(place: str, file: SourceFile, partial: Path, progress: bool, leas
 
 
 def _local_path(place: str) -> Path | None:
-    """Return the path that a plain path or a file:// URL names, None for http(s); else raise
-    TransferFailed.
-    """
+    """Return the path of a plain path or a file:// URL, None for http(s); else raise TransferFailed."""
     url = urlsplit(place)
     if url.scheme in ("http", "https"):
         return None

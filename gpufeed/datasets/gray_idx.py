@@ -55,9 +55,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 
 def gray(file: Path, size: int) -> np.ndarray:
-    """Return an image as luma (ITU-R 601), uint8 (size, size), resized by Pillow's antialiased bilinear
-    filter.
-    """
+    """Return an image as luma (ITU-R 601), uint8 (size, size), by Pillow's antialiased bilinear filter."""
     luma = Image.fromarray(rgb(file.read_bytes())).convert("L")
     return np.asarray(luma.resize((size, size), Image.Resampling.BILINEAR))
 

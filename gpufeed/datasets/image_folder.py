@@ -202,9 +202,7 @@ def placed(names: list[str], choice: Options, source: Path) -> Placed:
 
 
 def folders_in(names: list[str], way: list[str]) -> set[str]:
-    """Return the folders in the one that `way` leads to. names: as core.image_listing.names_below returns
-    them.
-    """
+    """Return the folders in the one that `way` leads to. names: as core.image_listing.names_below's."""
     parts = (name.split("/")[:-1] for name in names if not is_hidden(name))
     return {part[len(way)] for part in parts if part[: len(way)] == way and len(part) > len(way)}
 

@@ -20,8 +20,6 @@ from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import only_manifest, staging
 from gpufeed.system.processes import run
 
-MCU = 16  # side in pixels of the smallest unit that 4:2:0 encodes
-
 
 @dataclass(frozen=True)
 class Options:

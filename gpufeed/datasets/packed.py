@@ -87,9 +87,7 @@ def pack(stage: Path, out: Path) -> Packed:
 
 
 def write_tar(stage: Path, file: IO[bytes]) -> tuple[int, int, Hashed]:
-    """Write the archive of `stage/images` to `file`; return the number of files, their bytes, and its
-    hash.
-    """
+    """Write the archive of `stage/images` to `file`; return the number of files, their bytes, its hash."""
     through, count, size = Hashed(file), 0, 0
     with tarfile.open(fileobj=through, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(files_below(stage / IMAGES)):

@@ -22,9 +22,7 @@ NO_SHAPE = (0, 0, 0)
 
 
 class Staging:
-    """Images that are written to `out/images.partial` and then moved to `out/images`, and their manifest
-    rows.
-    """
+    """Images written to `out/images.partial` and then moved to `out/images`, and their manifest rows."""
 
     def __init__(self, out: Path):
         self.out = out

@@ -73,8 +73,7 @@ def parse_wnids(text: str) -> list[str]:
 
 
 def parse_annotations(text: str, wnids: Collection[str]) -> dict[str, str]:
-    """Return the wnid of each validation file, from the tab-separated rows of `val_annotations.txt` (no
-    header).
+    """Return each validation file's wnid, from the tab-separated rows of `val_annotations.txt` (no header).
 
     Raises GpufeedError, with the line's number, for a row without 6 columns, an unknown wnid and a file named
     twice.
@@ -159,9 +158,7 @@ def _place_images(stage: Staging, archive: Path, contents: Contents, dataset: st
 
 
 def _below_top(archive: Path, top: str) -> Iterator[tuple[Member, str]]:
-    """Yield the members with their names below the top folder; a file outside of it keeps its name behind a
-    slash.
-    """
+    """Yield the members by their names below the top folder; files outside keep theirs behind a slash."""
     for member in members(archive, MOST_BYTES):
         inside = member.name.startswith(top)
         yield member, member.name.removeprefix(top) if inside else "/" + member.name

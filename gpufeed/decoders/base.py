@@ -1,5 +1,4 @@
-"""The base class of decoders: encoded bytes in, uint8 RGB and an outcome for each image out, on host or
-device.
+"""The base class of decoders: encoded bytes in, uint8 RGB and an outcome an image out, on host or device.
 
 DecodeCounts counts which decoder decoded a loader's images, since a decoder leaves files that it cannot take
 to another one.

@@ -38,9 +38,7 @@ class DaliCpuDecoder(ResizingDecoder):
         return out.device.type == "cpu" and self.fill_by(self.pipeline, files, out)
 
     def fill_by(self, pipeline: DecodePipeline, files: list[bytes], out: torch.Tensor, **values) -> bool:
-        """Fill `out` by a pipeline of `new_pipeline`; return whether it could. values: of
-        DecodePipeline.fill.
-        """
+        """Fill `out` by a pipeline of `new_pipeline`; return whether it could. values: as in `fill`."""
         try:
             return pipeline.fill(files, out, values)
         except RuntimeError:

@@ -37,9 +37,7 @@ DEVICE_BYTES, HOST_BYTES = (16 * 2**20, 211_025_920), (8 * 2**20, 140_544_512)
 
 
 def size_for_engines(files: list[bytes]) -> float | None:
-    """Return the mean size of the image files in bytes, None without any; 0 if the engines would get
-    one wrong.
-    """
+    """Return the mean size of the files in bytes, None without any; 0 if the engines would get one wrong."""
     kinds = [(header.kind, len(data)) for data in files if (header := read_header(data)) is not None]
     if any(kind == SCALED_GRAY for kind, _ in kinds):
         return 0
@@ -123,9 +121,7 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
         return out.device == self.device and self.fill_by(self.pipeline, files, out)
 
     def fill_by(self, pipeline: DecodePipeline, files: list[bytes], out: torch.Tensor, **values) -> bool:
-        """Fill `out` by a pipeline of `new_pipeline`; return whether it could. values: of
-        DecodePipeline.fill.
-        """
+        """Fill `out` by a pipeline of `new_pipeline`; return whether it could. values: as in `fill`."""
         try:
             return pipeline.fill(files, out, values)
         except RuntimeError as error:

@@ -70,9 +70,7 @@ def coding_of(kind: Kind, device: torch.device) -> Coding:
 
 
 def code_digest() -> str:
-    """Return 12 hex digits that change with all code that decides the pixels: kernels, tables and
-    grouping.
-    """
+    """Return 12 hex digits that change with the code that decides the pixels: kernels, tables, grouping."""
     return source_digest.digest(
         "native/csrc/**/*.[ch]*",
         "native/compile_job.py",

@@ -267,9 +267,7 @@ def read_frame(body: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:
 
 
 def read_scan(body: bytes, ids: list[int]) -> list[int]:
-    """Return the table numbers (DC << 4 | AC) of each component; the scan must hold all in the
-    frame's order.
-    """
+    """Return each component's table numbers (DC << 4 | AC); the scan must hold all in the frame's order."""
     count = len(ids)
     if len(body) != 2 * count + 4 or body[0] != count or list(body[1 : 2 * count : 2]) != ids:
         raise Refused("the scan does not hold all components in order")

@@ -87,8 +87,7 @@ class Files:
 
 
 class Bulk(ABC):
-    """A decoder on several cores: made once (processes, threads, device buffers), opened for files many
-    times.
+    """A decoder on several cores: made once (processes, threads, buffers), opened for files many times.
 
     fell_back: images so far that another decoder had to decode. settings: as in Decoder.settings, for the
     open files.

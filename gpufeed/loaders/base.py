@@ -228,9 +228,7 @@ class Loader(ABC):
         """
 
     def example(self) -> DeferredGather | None:
-        """Return a sample batch of an open loader whose steps gather the images; None for all other
-        loaders.
-        """
+        """Return a sample batch of an open loader whose steps gather the images; None for other loaders."""
         return None
 
     def order(self) -> np.ndarray:
@@ -377,9 +375,7 @@ def empty_batch(
 
 
 def upload(images: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, Span | None]:
-    """Queue the copy of a host batch on the current stream; return it and the copy's span, None on
-    the CPU.
-    """
+    """Queue the copy of a host batch on the current stream; return it and the copy's span (None on CPU)."""
     if device.type == "cpu":
         return images, None
     start = Mark(device)

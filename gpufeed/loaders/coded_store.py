@@ -1,6 +1,4 @@
-"""A split's coded JPEGs in one tensor on the device; files that cannot be decoded there are kept as
-pixels.
-"""
+"""A split's coded JPEGs in one tensor on the device; files that it cannot decode are kept as pixels."""
 
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -54,8 +52,7 @@ class CodedStore:
         return self.data, self.starts, self.ends, self.kept
 
     def images(self, kind: int, starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        """Queue the decoding of rows of one kind on the current stream; return uint8 (N, H, W, 3) in new
-        memory.
+        """Queue the decoding of rows of one kind on the current stream; return new uint8 (N, H, W, 3).
 
         starts, ends: of the rows, int64 (N,); for 0 and -1 the image is undefined.
         """

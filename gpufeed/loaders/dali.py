@@ -80,9 +80,7 @@ class DaliLoader(StreamingLoader):
 
     @property
     def keeps_on(self) -> bool:
-        """Whether DALI reads the files itself, which it does across epochs; a pipeline fed with bytes
-        does not.
-        """
+        """Whether DALI reads the files itself, which it does across epochs; if fed with bytes it does not."""
         return self.reads
 
     def close(self) -> None:
@@ -244,9 +242,7 @@ class DaliLoader(StreamingLoader):
 
 
 class DaliCpuLoader(DaliLoader):
-    """DALI on the CPU, on the request's threads; it copies batches to the device if it reads the
-    files itself.
-    """
+    """DALI on the CPU, on the request's threads; it copies batches to the device if it reads the files."""
 
     decoder = "dali_cpu"
 

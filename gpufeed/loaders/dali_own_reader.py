@@ -50,9 +50,7 @@ class OwnReading:
         self.listed: deque[Planned] = deque()  # coming batches of the list
 
     def follow(self, planned: Iterator[Planned]) -> None:
-        """Set the batches to make from now on, endlessly; equal first ones are assumed to continue
-        equally.
-        """
+        """Set the batches to make from now on, endlessly; equal first ones are taken to continue equally."""
         first = next(planned)
         if not self.listed or not self.listed[0].same(first):
             self.planned = chain([first], planned)

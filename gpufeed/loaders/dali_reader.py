@@ -111,8 +111,7 @@ class ReadingPipeline:
         device: torch.device,
         work: DaliAugment | DaliCrops | None = None,
     ):
-        """Build the pipeline. decoder: its threads, options and device decode. paths: of all files, by sample
-        id.
+        """Build the pipeline. decoder: its threads, options, device decode. paths: of all files, by id.
 
         batch_size: of the largest batch. device: where DALI copies batches to. work: what follows decoding.
         """
@@ -205,9 +204,7 @@ class ReadingPipeline:
         return found
 
     def _work_ahead(self) -> None:
-        """Have DALI begin batches until DEPTH are in flight and one more is read, within the limit of
-        `allow`.
-        """
+        """Have DALI begin batches until DEPTH are in flight and one more is read, if `allow` allows it."""
         if self.planned is None or self.stopped_by is not None:
             return
         try:

@@ -78,9 +78,7 @@ class HostCacheLoader(PrefetchLoader):
 
 
 def copy_rows(cache: np.ndarray, rows: np.ndarray, pin: bool) -> torch.Tensor | None:
-    """Copy rows of a uint8 (N, H, W, 3) array to (pinned) memory; None, which is logged, if there is
-    no room.
-    """
+    """Copy rows of a uint8 (N, H, W, 3) array to (pinned) memory; log and return None without room."""
     shape = len(rows), *cache.shape[1:]
     if not has_room(int(np.prod(shape)), pin):
         return None

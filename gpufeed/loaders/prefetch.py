@@ -1,6 +1,4 @@
-"""Prefetch: a thread runs an iterator ahead of its consumer and keeps a bounded number of items in a
-queue.
-"""
+"""Prefetch: a thread runs an iterator ahead of its consumer and keeps a bounded queue of its items."""
 
 import logging
 import queue
@@ -138,9 +136,7 @@ class BatchPrefetcher(Prefetcher):
         stream: "torch.cuda.Stream | None" = None,
         stopping: threading.Event | None = None,
     ):
-        """Start the thread. source: queues its work on the current stream, which in the thread is
-        `stream`.
-        """
+        """Start the thread. source: queues its work on the current stream, in the thread `stream`."""
         self.device, self.stream = device, stream
         super().__init__(source, "gpufeed-prefetch", stopping)
 

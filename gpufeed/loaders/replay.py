@@ -8,8 +8,7 @@ from gpufeed.loaders.samples import HostBatch, Samples, collate, to_device
 
 
 class ReplayLoader(Loader):
-    """A loader that decodes the first batch of epoch 0 in `open`, then yields it once for each batch of an
-    epoch.
+    """A loader that decodes the first batch of epoch 0 in `open`, and yields it for each batch of an epoch.
 
     The last batch is cut to its size, so that an epoch has as many images as with any other loader.
     """

@@ -117,9 +117,7 @@ def check_request(loader: str, request: LoadRequest) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the device's free memory in bytes; for a device without its own, the host's that the job
-    may use.
-    """
+    """Return the device's free memory in bytes; without its own memory, the host's that the job may use."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return free_host_bytes()

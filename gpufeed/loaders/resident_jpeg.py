@@ -96,8 +96,7 @@ Decoded = tuple[
 
 
 class ResidentJpegLoader(Loader):
-    """A loader that reads every file once, in `open`, and decodes rounds of batches ahead, on CUDA on side
-    streams.
+    """A loader that reads each file once, in `open`, and decodes batches ahead, on CUDA on side streams.
 
     The host derives a round's plan from the order, so that it never waits for the device in an epoch;
     meanwhile a thread makes the order of the next one. `open` decodes every image and raises if one cannot be
@@ -187,9 +186,7 @@ def on(stream: "torch.cuda.Stream | None") -> AbstractContextManager:
 
 
 def share(tensors: tuple[torch.Tensor, ...], made_on: "torch.cuda.Stream", users: list) -> None:
-    """Let streams use tensors of another stream: they wait for it, and the memory lives until they
-    are done.
-    """
+    """Let streams use another stream's tensors: they wait for it, and keep the memory until they end."""
     for stream in users:
         stream.wait_stream(made_on)
         for tensor in tensors:

@@ -89,9 +89,7 @@ class HostCacheCrops(ScaledCrops):
     def _bands(
         self, rows: np.ndarray, scaled: tuple[torch.Tensor, ...], windows: Windows
     ) -> tuple[Ragged, Windows]:
-        """Copy the pixel rows that the windows cover to a (pinned) buffer; return them and the
-        windows in them.
-        """
+        """Copy the pixel rows that windows cover to a (pinned) buffer; return them and the windows there."""
         heights, widths = scaled
         top = windows.top.floor().to(torch.int64)
         bottom = torch.minimum((windows.top + windows.height).ceil().to(torch.int64), heights)

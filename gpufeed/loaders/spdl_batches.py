@@ -122,9 +122,7 @@ class Ffmpeg:
             return None
 
     def _rgb(self, frame, size: tuple[int, int]):
-        """Convert a decoded frame by this thread's cached graph for its format; return a video of one
-        frame.
-        """
+        """Convert a decoded frame by this thread's cached graph for its format; return a one-frame video."""
         kind = f"{size[1]}x{size[0]}:pix_fmt={frame.pix_fmt}"
         graphs = self.kept.__dict__
         graph = graphs.pop(kind, None) or self.io.FilterGraph(

@@ -21,9 +21,7 @@ def threads_of(request: LoadRequest) -> int:
 def described(
     parts: Iterable[Part], attempt: Callable, concurrency: int, request: LoadRequest
 ) -> PipelineBuilder:
-    """Return a pipeline that calls `attempt` for each part, `concurrency` at a time, and keeps their
-    order.
-    """
+    """Return a pipeline that calls `attempt` on each part, `concurrency` at a time, and keeps their order."""
     return (
         PipelineBuilder()
         .add_source(parts)

@@ -140,9 +140,7 @@ class OwnProcess:
     """Batches made by the threads of a process that ends with `close` or with its parent."""
 
     def __init__(self, request: LoadRequest, samples: int):
-        """Prepare the maker. samples: most in an epoch. Raises GpufeedError for a transform it cannot
-        send.
-        """
+        """Prepare the maker. samples: most in an epoch. Raises GpufeedError if it cannot send a transform."""
         self.request = request
         self.maker = SendingMaker(request)
         self.order = EpochOrder(samples, request.batch_size)

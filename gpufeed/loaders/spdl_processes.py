@@ -95,9 +95,7 @@ class Processes:
     """Batches made by processes that end with `close` or with their parent."""
 
     def __init__(self, request: LoadRequest, samples: int):
-        """Prepare the maker. samples: most in an epoch. Raises GpufeedError for a transform it cannot
-        send.
-        """
+        """Prepare the maker. samples: most in an epoch. Raises GpufeedError if it cannot send a transform."""
         self.request = request
         self.maker = SendingMaker(request)
         self.samples = samples

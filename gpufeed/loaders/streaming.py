@@ -97,9 +97,7 @@ class StreamingLoader(PrefetchLoader):
     no_decoding = None
 
     def __init__(self, request: LoadRequest):
-        """Raise GpufeedError for an impossible request, and Skip if the loader needs CUDA and the
-        device is not.
-        """
+        """Raise GpufeedError for an impossible request, and Skip without CUDA if the loader needs it."""
         super().__init__(request)
         self.check_transform()
         check_size(self.decoder, request)

@@ -73,8 +73,7 @@ class StripsLoader(PrefetchLoader):
             self.reader = None
 
     def files(self) -> list[str]:
-        """Return the file of strips and the left-over files; unmap the former, so that its pages can be
-        evicted.
+        """Return the file of strips and the left-over files; unmap the former, so it can be evicted.
 
         The window decoded ahead is dropped.
         """

@@ -35,8 +35,7 @@ NONE = np.empty(0, dtype=np.int64)
 
 
 class WebDatasetLoader(OrderedLoader):
-    """A loader of shards: every epoch has all samples once; ranks read every shard and decode their own
-    samples.
+    """A loader of shards: each epoch has all samples once; ranks read all shards and decode their share.
 
     The equivalence check verifies the bytes of the shards once; an epoch checks the names of samples.
     """
@@ -107,9 +106,7 @@ class Plan:
         return epoch_order(self.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size)
 
     def shuffles(self, epoch: int, worker: int) -> tuple[Callable, Callable]:
-        """Return webdataset's shuffles of shards and of samples, as functions on iterators, for one
-        worker.
-        """
+        """Return webdataset's shuffles of shards and samples, as functions on iterators, for one worker."""
         from webdataset.filters import detshuffle
 
         if not self.request.shuffle:

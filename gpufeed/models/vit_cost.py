@@ -37,9 +37,7 @@ def known(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def step(options: Mapping[str, Any], image: tuple[int, int], classes: int, batch: int) -> Iterator[Work]:
-    """Yield the operations of one step, forward and backward. options: from `known`. image: (height,
-    width).
-    """
+    """Yield one step's operations, forward and backward. options: from `known`. image: (height, width)."""
     patch, width, depth = options["patch"], options["width"], options["depth"]
     hidden = hidden_width(width, options["mlp_ratio"])
     patches = (image[0] // patch) * (image[1] // patch)

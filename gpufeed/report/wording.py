@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
+from gpufeed.core.quantities import plural
 from gpufeed.core.registry import AUGMENTS, LOADERS, RECIPES
 
 # What tells two pipelines of one task apart, beyond loader and workers, and how it is said.
@@ -19,10 +20,10 @@ FEATURES = {
     "channels_last": lambda value: "channels_last" if value else "channels_first",
     "cuda_graphs": lambda value: "CUDA graphs" if value else "eager",
     "compile": lambda value: "compiled" if value else "not compiled",
-    "devices": lambda value: f"{value} devices" if value != 1 else "1 device",
-    "nodes": lambda value: f"{value} nodes" if value != 1 else "1 node",
+    "devices": lambda value: plural(value, "device"),
+    "nodes": lambda value: plural(value, "node"),
     "cores_asked": lambda value: plural(int(value), "core") if value else "all cores",
-    "epochs": lambda value: f"{value} epochs" if value != 1 else "1 epoch",
+    "epochs": lambda value: plural(value, "epoch"),
     "step_limit": lambda value: f"{value} steps",
 }
 
@@ -92,11 +93,6 @@ def ratio(value: float) -> str:
     else:
         digits = max(2, 1 - math.floor(math.log10(value))) if value > 0 else 2
     return f"{value:.{digits}f}x"
-
-
-def plural(number: int, noun: str, nouns: str = "") -> str:
-    """`1 worker`, `2 workers`; nouns: the plural where it is not noun + s."""
-    return f"{number} {noun}" if number == 1 else f"{number} {nouns or noun + 's'}"
 
 
 # Settings that only worker processes have: without workers they say nothing.

@@ -96,9 +96,7 @@ class StoreInfo:
 
     @classmethod
     def check_ids(cls, path: Path, manifest: Manifest, splits: Sequence[str], ids: Sequence) -> None:
-        """Raise GpufeedError unless `ids`, a sequence of arrays or lists, hold each sample of the
-        splits once.
-        """
+        """Raise GpufeedError unless `ids`, arrays or lists, hold each sample of the splits once."""
         expected = np.sort(np.concatenate([manifest.ids(split) for split in splits]))
         found = np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
         if not np.array_equal(found, expected):

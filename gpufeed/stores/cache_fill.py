@@ -231,9 +231,7 @@ def decode_on_host(
 def decode_on_device(
     decoder: Decoder, rows: RowWriter, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
 ) -> Iterator[tuple[int, str]]:
-    """Do what `decode_on_host` does by way of one batch on the decoder's device, copied to the host
-    at once.
-    """
+    """Do what `decode_on_host` does by one batch on the decoder's device, copied to the host at once."""
     import torch
 
     images = torch.empty((len(files), *rows.rows.shape[1:]), dtype=torch.uint8, device=decoder.device)

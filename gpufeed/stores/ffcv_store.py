@@ -140,9 +140,7 @@ class BetonInfo(StoreInfo):
 
 
 def open_beton(path: str | Path, manifest: Manifest) -> BetonInfo:
-    """Read the sidecar of the file `path`; raise GpufeedError unless its size and manifest are as
-    expected.
-    """
+    """Read the sidecar of the file `path`; raise GpufeedError unless its size and manifest are right."""
     path = Path(path)
     info = BetonInfo.read_for(path, manifest)
     info.check_size(path, info.size)

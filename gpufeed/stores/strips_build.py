@@ -168,9 +168,7 @@ def survey(manifest: Manifest, ids: list[int], split: str, workers: int) -> Iter
 
 
 def survey_files(files: list[Path], sizes: list[tuple[int, int]]) -> list[Group | str]:
-    """Return the group of each file, or the reason why it has none. sizes: (height, width) by the
-    manifest.
-    """
+    """Return the group of each file, or why it has none. sizes: (height, width) by the manifest."""
     return [survey_file(file, size) for file, size in zip(files, sizes, strict=True)]
 
 

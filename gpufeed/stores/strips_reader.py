@@ -47,8 +47,7 @@ class StripReader:
         backend: str | None = None,
         verify: bool = True,
     ):
-        """Open the strip set. threads: cores to use. verify: check every byte, not only size, index and
-        manifest.
+        """Open the strip set. threads: cores. verify: check every byte, not only size, index and manifest.
 
         Raises GpufeedError for a strip set that is damaged, of another manifest, or of several image sizes,
         and Skip if `backend` is named and cannot run here.

@@ -343,9 +343,7 @@ def cold_files(ready: Ready, steps: int | None) -> Iterator[None]:
 
 
 def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Sum the decoders' counts of all ranks: each a DecodeCounts.asdict, or None for a loader without
-    fallback.
-    """
+    """Sum the decoders' counts of all ranks (DecodeCounts.asdict); None for a loader without fallback."""
     if loadings[0] is None:
         return None
     fell_back = sum((Counter(loading["fell_back"]) for loading in loadings), Counter())
@@ -368,9 +366,7 @@ def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) ->
 
 
 def is_judged(cell: Cell) -> bool:
-    """Return whether accuracy means anything: not for a ceiling, which trains on one batch, or a few
-    steps.
-    """
+    """Return whether accuracy means anything: not for a ceiling, which trains on one batch, or few steps."""
     return not LOADERS[cell.loader].ceiling and cell.steps is None
 
 

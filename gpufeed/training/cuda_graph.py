@@ -77,8 +77,7 @@ class GraphedStep:
     """
 
     def __init__(self, step: TrainStep, example: torch.Tensor | DeferredGather):
-        """Capture the step. example: images of the shape and dtype to capture, on the device, with any
-        values.
+        """Capture the step. example: images of the shape and dtype to capture, on the device, any values.
 
         For DeferredGather the graph holds the store's address, and a batch only provides row numbers.
         """

@@ -89,9 +89,7 @@ class Batches:
         return self.augment(batch.images, batch.ids, epoch), batch.labels.clone()
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position in the epoch. Lightning saves that of rank 0, whose last batch is not
-        split, for all.
-        """
+        """Return the position in the epoch. Lightning saves rank 0's for all: its last batch is whole."""
         loader, request = self.loader, self.loader.request
         place = {"epoch": loader.epoch, "next_batch": loader.next_batch}
         sizes = {"batch_size": request.batch_size, "ranks": request.world_size}

@@ -103,8 +103,7 @@ class MinimumDuration:
 
     @property
     def time_is_up(self) -> bool:
-        """Whether a run of `steps` has continued for long enough, even if fewer steps than estimated were
-        made.
+        """Whether a run of `steps` has lasted long enough, even with fewer steps than estimated.
 
         An estimate from steps with prefetched batches is too high, since later steps may be much slower.
         """
@@ -194,9 +193,7 @@ class Recorder:
         return self.step_in_epoch == self.in_epoch or self.step == self.total
 
     def run_is_over(self) -> bool:
-        """Return whether the step was the last of the run; `total` grows at the planned end of a
-        short run.
-        """
+        """Return whether the step was the run's last; `total` grows at the planned end of a short run."""
         if self.minimum_duration.time_is_up:
             self.total = self.step
         if self.step == self.total and self.minimum_duration.least_s:

@@ -1,6 +1,4 @@
-"""The parts of a cell at run time: device, stores, model, augment, loader request, trainer, and input
-files.
-"""
+"""A cell's parts at run time: device, stores, model, augment, loader request, trainer, input files."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -121,8 +119,7 @@ def require_cores(count: int) -> tuple[int, ...]:
 
 
 def workers_of(cell: Cell) -> int:
-    """Return the number of the loader's worker processes or threads; `auto` is one a core, split over
-    devices.
+    """Return the number of the loader's workers or threads; `auto` is one a core, split over devices.
 
     Without `cores` it is the number of torch's threads.
     """

@@ -17,6 +17,7 @@ import torch
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
+from gpufeed.core.quantities import plural
 from gpufeed.system import statistics
 from gpufeed.system.environment import cpu_model, versions
 from gpufeed.watch import causes, stages
@@ -146,8 +147,8 @@ def verdict(found: Mapping[str, Any], record: Stretches) -> str:
     unit = "samples/s" if found["batch_samples"] else "batches/s"
     if not au["n"]:
         said = (
-            f"Nothing measured yet: no pair of stretches in {many(record.steps, 'step')}. Train for longer, "
-            f"in epochs of at least {2 * record.accumulate + 1} steps."
+            f"Nothing measured yet: no pair of stretches in {plural(record.steps, 'step', form=',')}. "
+            f"Train for longer, in epochs of at least {2 * record.accumulate + 1} steps."
         )
     else:
         spread = "" if au["low"] is None else f", {100 * au['low']:.1f} to {100 * au['high']:.1f} %"
@@ -175,7 +176,7 @@ def not_measured(record: Stretches, device: torch.device) -> list[str]:
     if not record.batch_samples:
         said.append("Samples of a batch: no array with a length was found in it; rates count batches.")
     if paused := sum(one["paused"] for one in record.done):
-        number = many(paused, "stretch", "stretches")
+        number = plural(paused, "stretch", "stretches", ",")
         said.append(f"{number} with a pause in a step, such as an evaluation or a checkpoint.")
     if record.unstaged:
         said.append(f"Stages of the loader: {record.unstaged}.")
@@ -186,11 +187,6 @@ def not_measured(record: Stretches, device: torch.device) -> list[str]:
             "Steps from memory: no batch was held, so what the loader costs the steps themselves is not seen."
         )
     return said
-
-
-def many(number: int, noun: str, nouns: str = "") -> str:
-    """Return a text such as `1 step` or `2 steps`. nouns: the plural, if not noun + s."""
-    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -213,7 +209,7 @@ def table(found: Mapping[str, Any]) -> str:
     }
     width = max(map(len, rows))
     nouns = {"steps": "step", "epochs": "epoch", "ranks": "rank"}
-    counts = ", ".join(many(found[name], noun) for name, noun in nouns.items())
+    counts = ", ".join(plural(found[name], noun, form=",") for name, noun in nouns.items())
     lines = [f"  {name:<{width}}  {value}" for name, value in rows.items()]
     changes = [f"  - {one}" for one in causes.in_words(found["causes"])]
     return "\n".join([f"gpufeed.watch: {counts}, {found['device']}", *lines, found["verdict"], *changes])

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from gpufeed.core.document import finite_number, validator
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.run_time_estimate import gib
+from gpufeed.core.quantities import gib
 from gpufeed.report import style, wording
 
 SCHEMA = 1

@@ -25,6 +25,7 @@ import psutil
 
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.quantities import plural
 from gpufeed.workflow.terminal_words import (
     AGAIN,
     REFUSED,
@@ -36,7 +37,6 @@ from gpufeed.workflow.terminal_words import (
     labels,
     lasting,
     measured_again,
-    plural,
     read,
     reason,
     unsubmitted,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.cells import Cell
+from gpufeed.core.quantities import plural
 from gpufeed.core.registry import LOADERS
 from gpufeed.core.repeats import machine, number_of, stands_in
 
@@ -66,7 +67,7 @@ def labels(
     for name, own in fields.items():
         loader, workers = own["loader"], workers_of(cells[name])
         noun = "thread" if loader in LOADERS and LOADERS[loader].threads else "worker"
-        parts = [loader, *([f"{workers} {noun}{'s' * (workers != 1)}"] if workers else [])]
+        parts = [loader, *([plural(workers, noun)] if workers else [])]
         for axis in (*OF_ALL, *OF_A_LOADER):
             if len(values[loader * (axis in OF_A_LOADER), axis]) > 1 and own.get(axis) is not None:
                 parts.append(OF_A_LOADER.get(axis, "{}").format(own[axis]))
@@ -127,10 +128,6 @@ def at_work(stage: tuple[str, ...], count: int) -> str:
     """Return what so many jobs of a stage do; 0: an unknown number."""
     verb, noun = STAGES[stage]
     return f"{verb} {plural(count, noun) if count else noun + 's'}" if noun else verb
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def lasting(seconds: float) -> str:

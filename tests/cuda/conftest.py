@@ -17,6 +17,11 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason="no CUDA GPU on this machine"))
 
 
+@pytest.fixture
+def device():
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 @pytest.fixture(scope="module")
 def extension():
     """The library with its CUDA kernels; skips where the node lacks what they need."""

@@ -14,8 +14,6 @@ from gpufeed.system import sigterm_handler
 from gpufeed.training.checkpoints import CHECKPOINT, KEY, load
 from gpufeed.training.engines.lightning import ASK_EVERY, EndRequest
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-
 
 @pytest.fixture
 def group():

@@ -12,11 +12,6 @@ from gpufeed.native.attention import attention_ops
 from gpufeed.native.attention.attention_ops import packed_attention
 from gpufeed.native.attention.tiles import BACKWARDS, FORWARDS, Configuration
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
-]
-
 DTYPES = list(TOLERANCE)
 
 

@@ -26,11 +26,6 @@ def allowance(side: int) -> float:
     return 2 * TOLERANCE["float32"] * max(1, side / 64)
 
 
-@pytest.fixture
-def device():
-    return torch.device("cuda", torch.cuda.current_device())
-
-
 def made(name: str, **options):
     pytest.importorskip({"torch": "torch", "chain": "cupy", "fused": "triton"}[name])
     return load("augment", name)(MEAN, STD, SEED, {**OPTIONS[name], **options})

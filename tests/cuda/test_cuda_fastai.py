@@ -10,7 +10,7 @@ from image_fixtures import MEAN, STD, pixels
 # what the tests of the plain trainer train on
 from test_cuda_trainer import BATCH, CLASSES, IMAGES, SIDE, DeviceLoader, StrictLoader, augment, need
 
-# These run again here, with the `device` fixture of this module.
+# These run again here, with the `device` fixture of this folder.
 from test_fastai_transform import (  # noqa: F401
     dls,
     manifest,
@@ -34,17 +34,7 @@ from gpufeed.training.engines.base import TrainJob
 from gpufeed.training.engines.fastai import FastaiTrainer
 from gpufeed.training.engines.plain import PlainTrainer
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
-]
-
 OPTIONS = {**FASTAI_OPTIONS, "learning_rate": 3e-3, "schedule": "one_cycle"}
-
-
-@pytest.fixture
-def device():
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def new_model() -> SimpleCNN:

@@ -15,11 +15,6 @@ from gpufeed.core.plan_kernels import ACTIVATION_WORKS, STEPS, WORKS
 OURS = ("fused", "chain", "torch", "torchvision")
 
 
-@pytest.fixture
-def device():
-    return torch.device("cuda", torch.cuda.current_device())
-
-
 @pytest.mark.parametrize("size", [32, 30])
 @pytest.mark.parametrize("work", WORKS)
 def test_chain_and_fused_do_the_work_of_the_reference(device, work, size):

@@ -5,31 +5,18 @@ import ddp_fixtures
 import image_fixtures
 import pytest
 import torch
+from test_cuda_trainer import losses, need
 
 from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core.cells import Cell
 from gpufeed.core.config import read_hyper
-from gpufeed.system.devices import AMPERE
 from gpufeed.training.checkpoints import Checkpoints
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
-]
 PRECISIONS = ["fp32", "tf32", "fp16", "bf16"]
 # rounding of the precision: Lightning's autocast keeps no copies of weights, plain's does
 TOLERANCE = {"fp32": 1e-5, "tf32": 1e-5, "fp16": 1e-2, "bf16": 1e-2}
-
-
-def need(precision: str) -> None:
-    if precision in ("bf16", "tf32") and torch.cuda.get_device_capability() < AMPERE:
-        pytest.skip(f"{precision} needs compute capability 8.0")
-
-
-def losses(result) -> list[float]:
-    return [row["loss"] for row in result.steps]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from paste_fixtures import MEAN, STD, cell, check, lacks, run, write_photos
 
-pytestmark = [pytest.mark.cuda, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 RECIPE = {"size": 32, "short_side": 40}
 # how far whole images may be from Pillow's, largest and mean: decoders/device_decoder.py, torchvision_cuda.py

@@ -1,17 +1,10 @@
 """A repeat on a CUDA GPU that ended before its time goes on at its step, to the losses of a whole one."""
 
 import pytest
-import torch
 from cuda_cell_fixtures import STEPS, made_dataset, measured
 
 from gpufeed.loaders.resident import ResidentLoader
 from gpufeed.training.checkpoints import Checkpoints
-
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
-]
-
 
 # Two undisturbed trainings differ by rounding, which Adam magnifies. At this rate, on a CPU with gradients
 # that scatter by 0.1 %, by 0.3 % in any step; without Adam's moments by 10 % after one step, 90 % in the end.

@@ -4,10 +4,6 @@ import pytest
 import torch
 from cuda_cell_fixtures import STEPS, made_dataset, measured
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
-]
 ROOM = 3 * 2**30  # bytes that torch may take
 
 

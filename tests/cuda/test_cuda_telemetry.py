@@ -19,18 +19,8 @@ from gpufeed.system.telemetry import gpu_readings, summary, watch
 from gpufeed.system.telemetry.gpu_readings import Gpu
 from gpufeed.system.telemetry.watch import Watch
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
-]
-
 SIDE = 8192  # of square matrices whose products keep a large GPU busy
 MIB = 2**20
-
-
-@pytest.fixture
-def device():
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 @pytest.fixture

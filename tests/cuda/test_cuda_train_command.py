@@ -6,7 +6,6 @@ import pytest
 import torch
 from compose_fixtures import train_in
 
-pytestmark = pytest.mark.cuda
 SMALL = ("data.options.count=300", "data.options.size=32", "data.options.classes=3", "batch_size=32")
 
 

@@ -22,11 +22,6 @@ from gpufeed.training.engines.plain import PlainTrainer
 from gpufeed.training.evaluate import answers
 from gpufeed.training.step import TrainStep
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
-]
-
 SIDE, CLASSES, IMAGES, BATCH = 32, 4, 150, 64  # the last batch has 22
 PRECISIONS = ["fp32", "tf32", "fp16", "bf16"]
 OPTIONS = {

@@ -18,11 +18,6 @@ from gpufeed.system.devices import apply_precision, autocast
 from gpufeed.training.cuda_graph import GraphedStep
 from gpufeed.training.engines.plain import PlainTrainer
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
-]
-
 ACTIVATIONS = ["gelu", "gelu_tanh", *BY_EXTENSION]
 BACKENDS = ["auto", "flash", "efficient", "cudnn", "math"]
 FUSED = ["flash", "efficient", "cudnn"]

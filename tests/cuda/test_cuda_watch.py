@@ -17,10 +17,6 @@ from torch.utils.data import DataLoader
 
 import gpufeed
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
-]
 STEPS = 300
 
 

@@ -12,6 +12,7 @@ from gpufeed.cluster.preflight.finding import Finding, joined
 from gpufeed.cluster.preflight.login_node import Node, look
 from gpufeed.cluster.preflight.site import Site, read_site, sites
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.quantities import plural
 
 FINE, FOUND, NO_PLAN = 0, 1, 2
 DRY_RUN = ("-n", "--dry-run", "--dryrun")  # redundant: preflight starts nothing
@@ -57,7 +58,7 @@ def findings(plan: Plan, site: Site, node: Node, deployment: str = "none") -> li
 def show(plan: Plan) -> None:
     """Print every line with its rule and number of jobs, and the profiles that it comes from."""
     for ask in plan.jobs:
-        print(f"{ask.rule} ({ask.count} {'job' if ask.count == 1 else 'jobs'})")
+        print(f"{ask.rule} ({plural(ask.count, 'job')})")
         print(f"  {ask.line or 'no line: ' + ask.error}")
     print(f"\nprofiles: {', '.join(plan.profiles)}")
 

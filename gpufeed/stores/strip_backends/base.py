@@ -1,6 +1,4 @@
-"""The base class of strip backends: whole strips in, one contiguous batch on the device out; and a
-test strip.
-"""
+"""The base class of strip backends: strips in, one contiguous batch on the device out; and a test strip."""
 
 import io
 import itertools

@@ -13,9 +13,7 @@ from gpufeed.stores.strips_store import Strip
 
 
 class TorchvisionStrips(StripBackend):
-    """Strips by nvJPEG, which repeats chroma pixels; each image has exactly the pixels that its file
-    would have.
-    """
+    """Strips by nvJPEG, which repeats chroma pixels; each image has exactly its own file's pixels."""
 
     name = "torchvision_cuda"
     tolerance = Tolerance(160, 12.0)  # that of the decoder with the same name

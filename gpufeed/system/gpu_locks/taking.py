@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.errors import Skip
+from gpufeed.core.quantities import plural
 from gpufeed.system.cores import CPUS, can_restrict, move_threads, siblings
 from gpufeed.system.gpu_locks import gpu_listing
 from gpufeed.system.gpu_locks.file_locks import Lock, holder, lock
@@ -168,8 +169,7 @@ def refusal(count: int, choices: Sequence[Gpu], there: Sequence[Gpu]) -> str:
         return f"{VISIBLE_DEVICES}={mask} names no GPU of this node, which has {uuids}."
     left = f", of which {VISIBLE_DEVICES}={mask} leaves it {len(choices)}" if mask is not None else ""
     kinds = f", {len(choices)} of them of one kind" if mask is None and len(choices) < whole else ""
-    gpus = f"{whole} whole GPU{'s' * (whole != 1)}"
-    return f"The job asks for {count} GPUs, and this node has {gpus}{left}{kinds}."
+    return f"The job asks for {count} GPUs, and this node has {plural(whole, 'whole GPU')}{left}{kinds}."
 
 
 def describe_process() -> dict[str, Any]:

@@ -1,3 +1,1 @@
-"""One training on several devices of one or more nodes: a process for each device, started and ended
-together.
-"""
+"""One training on several devices of one or more nodes: a process a device, started and ended together."""

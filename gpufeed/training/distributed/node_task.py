@@ -29,9 +29,7 @@ def port(job: int, step: int) -> int:
 
 
 def main() -> int:
-    """Run torchrun; return its status or signal, 143 if asked to end, 1 if the node's GPUs are not
-    available.
-    """
+    """Run torchrun; return its status or signal, 143 if asked to end, 1 without the node's GPUs."""
     folder, address, nodes, devices = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     place, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)

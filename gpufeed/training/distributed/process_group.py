@@ -1,6 +1,4 @@
-"""The ranks of a training as one group of torch.distributed, and values that they share; trivial for
-one rank.
-"""
+"""The ranks of a training as a group of torch.distributed, and values they share; trivial for one rank."""
 
 import os
 import platform
@@ -13,6 +11,7 @@ import torch
 from torch import distributed
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.quantities import plural
 from gpufeed.loaders.base import Loader, LoadRequest
 
 
@@ -71,7 +70,7 @@ def check_world(found: int, ranks: int) -> None:
     """Raise GpufeedError unless there are as many ranks as the cell's devices on all nodes."""
     if found != ranks:
         raise GpufeedError(
-            f"{found} rank{'s' * (found != 1)} of a training",
+            f"{plural(found, 'rank')} of a training",
             f"{ranks}, one for each of the cell's devices",
             "run the cell by snakemake or python -m gpufeed.train, which start the ranks themselves",
         )

@@ -23,8 +23,7 @@ from gpufeed.system.sigterm_handler import scontrol
 
 
 def check_one_task(environment: Mapping[str, str] = os.environ) -> None:
-    """Raise GpufeedError in one of several tasks of srun or ranks of torchrun, each of which would train
-    alone.
+    """Raise GpufeedError in one of several tasks of srun or ranks of torchrun: each would train alone.
 
     A batch script and the shell of salloc are one process, whatever the job's number of tasks.
     """

@@ -308,9 +308,7 @@ class LightningTrainer(Trainer):
 
 
 def precision(step: TrainStep) -> Precision:
-    """Return Lightning's plugin for the job's precision; gpufeed.system.devices has already set fp32
-    or tf32.
-    """
+    """Return Lightning's plugin for the job's precision; fp32 and tf32 are set by gpufeed.system.devices."""
     job = step.job
     if job.precision not in AUTOCAST:
         return Precision()

@@ -10,7 +10,8 @@ import pytest
 
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.run_time_estimate import PIXELS_PER_S, SHM, STARTING_S, gib
+from gpufeed.core.quantities import gib
+from gpufeed.core.run_time_estimate import PIXELS_PER_S, SHM, STARTING_S
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.datasets import Datasets
 from gpufeed.workflow.estimate import Estimate

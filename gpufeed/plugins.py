@@ -398,7 +398,7 @@ def answer_loader(asked: Mapping[str, Any]) -> dict[str, Any]:
         raise GpufeedError(
             f"{name}, which takes {signature}",
             "the LoadRequest as its first argument, its options after it",
-            "begin its __init__ with (self, request, and call super().__init__(request)",
+            "let its __init__ take request first, and call super().__init__(request)",
         )
     arguments(made, {first.name: None}, asked["options"], name)
     return {}

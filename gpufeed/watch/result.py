@@ -155,7 +155,7 @@ def verdict(found: Mapping[str, Any], record: Stretches) -> str:
         few = "" if au["low"] is not None else ", too few for an interval"
         said = (
             f"Accelerator utilization (compute-only over end-to-end time) is {100 * au['value']:.1f} % "
-            f"(n = {many(au['n'], 'pair')} of stretches{spread}{few}). The training runs at "
+            f"(n = {plural(au['n'], 'pair')} of stretches{spread}{few}). The training runs at "
             f"{end['samples_per_second']:,.0f} {unit}; without waiting for input the same steps run at "
             f"{alone['samples_per_second']:,.0f} {unit}, which is its limit."
         )

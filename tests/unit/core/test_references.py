@@ -265,7 +265,13 @@ TRIED = [  # what a process that imports it refuses: reference, options, found, 
 ]
 LOADERS_TRIED = [
     ("my_loader.py:Unfinished", {}, "which has no batches", "all its methods", "derive it"),
-    ("my_loader.py:Unasked", {"depth": 1}, "takes (*, depth)", "first argument", "(self, request"),
+    (
+        "my_loader.py:Unasked",
+        {"depth": 1},
+        "takes (*, depth)",
+        "first argument",
+        "__init__ take request first",
+    ),
     ("my_model.py:Net", {}, "my_model.py:Net, a type", "gpufeed.loaders.base.Loader", "derive it"),
     ("my_loader.py:Read", {"dept": 3}, "option 'dept'", "one of: depth", "write 'depth'"),
 ]

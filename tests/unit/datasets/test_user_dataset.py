@@ -55,6 +55,16 @@ class Below(Noise):
     targets = [0, 1, -1, 0, 1, 0]
 
 
+class Ids(Noise):
+    classes = 3  # their number
+    targets = [2084071, 2, 1, 0, 1, 0]
+
+
+class Far(Noise):
+    classes = 3
+    targets = [7, 2, 1, 0, 1, 0]
+
+
 class Named(Noise):
     targets = ["even", "odd"] * 3
 
@@ -145,6 +155,12 @@ def test_an_image_of_another_size_and_a_label_without_a_class_are_named(made):
     for name, label in (("Third", 2), ("Below", -1)):
         with pytest.raises(GpufeedError, match=rf"label {label} in .* whose `classes` are 2"):
             made(name)
+
+
+def test_a_dataset_without_names_has_a_class_for_each_label_but_not_for_ids(made):
+    assert made("Far").info.classes == ["0", "1", "2", "3", "4", "5", "6", "7"]
+    with pytest.raises(GpufeedError, match=r"label 2084071 in .* which has no `classes`"):
+        made("Ids")
 
 
 @pytest.mark.parametrize("name", ["Named", "Rows", "Halves", "Method"])

@@ -213,9 +213,9 @@ def test_what_cannot_be_used_is_told(names, found, tmp_path):
 def test_a_broken_image_is_to_be_repaired_in_the_folder_that_it_came_from(tmp_path):
     source = write(tmp_path / "own", FLAT)
     (source / "a/text.jpg").write_text("no image")
-    with pytest.raises(GpufeedError, match=r"a/text\.jpg: not an image") as error:
+    with pytest.raises(GpufeedError) as error:
         prepared(source, tmp_path / "out")
-    assert str(source) in error.value.remedy
+    assert f"  {source}/a/text.jpg: not an image" in error.value.found
     assert "download" not in error.value.remedy
 
 

@@ -138,6 +138,10 @@ def test_files_that_a_dataset_names_are_laid_out_for_all_loaders(made, tmp_path)
     assert manifest.table["split"].tolist() == ["train"] * 3 + ["test"]
     assert [Image.open(path).getpixel((0, 0)) for path in manifest.paths()] == [*colours, colours[0]]
     assert manifest.labels().tolist() == [0, 1, 0, 0]
+    (tmp_path / "1.png").write_bytes(b"no image")
+    with pytest.raises(GpufeedError, match=rf"  {tmp_path}/1\.png: not an image") as error:
+        made("Listed", folder=str(tmp_path), files=True)
+    assert "download" not in error.value.remedy
     with pytest.raises(GpufeedError, match=r"no file .*/3\.png"):
         made("Listed", folder=str(tmp_path), files=True, last=4)
     with pytest.raises(GpufeedError, match="whose `samples` are not files"):

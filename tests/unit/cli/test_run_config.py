@@ -176,6 +176,8 @@ REFUSED = [  # words, found, expected, what to do
     # plug-ins, of which nothing is imported: all others are in core/test_references.py
     ((*IMAGES, "--model", "my_modle.py:net"), "no file my_modle.py", "a Python file", "write 'my_model.py'"),
     ((*IMAGES, "--model", "~nobody_here/x.py:net"), "'~nobody_here'", "a user of this machine", "full path"),
+    (("new\nline",), r"'new\nline', with a control", "without them", "rename"),
+    (("caf\udce9",), r"'caf\udce9', with", "without them", "rename"),  # é in Latin-1
     (("~nobody_here/x",), "no home folder of '~nobody_here'", "a user of this machine", "full path"),
     ((*IMAGES, "--loaders", "replay"), "replay is the limit", "one at least", "name others with --loaders"),
     # what a process refuses that imports it: so, too

@@ -296,13 +296,15 @@ def whole(label: Any) -> int:
 
 
 def labels(dataset: Any, reference: str) -> list[int]:
-    """Return all labels of a Dataset: its `targets` or `labels`, if these are a whole number for each item,
-    else those of its items, one by one.
+    """Return all labels of a Dataset: its `targets` or `labels`, if these are a whole number for each item.
+
+    Those of the items, read one by one, if the first or the last item differs: a target_transform changes it.
     """
+    ends = {index: sample(dataset, index, 0, reference)[1] for index in (0, len(dataset) - 1)}
     for name in ("targets", "labels"):
         with suppress(AttributeError, TypeError, RuntimeError):  # none, a method, names, floats, rows
             given = [whole(label) for label in getattr(dataset, name)]
-            if len(given) == len(dataset):
+            if len(given) == len(dataset) and all(given[index] == label for index, label in ends.items()):
                 return given
     return [sample(dataset, index, 0, reference)[1] for index in range(len(dataset))]
 

@@ -47,22 +47,31 @@ class Listed(Noise):
         return len(self.samples)
 
 
-class Third(Noise):
+class Targeted(Noise):
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0], self.targets[index]
+
+
+class Third(Targeted):
     targets = torch.tensor([0, 1, 2, 0, 1, 2])
 
 
-class Below(Noise):
+class Below(Targeted):
     targets = [0, 1, -1, 0, 1, 0]
 
 
-class Ids(Noise):
+class Ids(Targeted):
     classes = 3  # their number
     targets = [2084071, 2, 1, 0, 1, 0]
 
 
-class Far(Noise):
+class Far(Targeted):
     classes = 3
     targets = [7, 2, 1, 0, 1, 0]
+
+
+class Transformed(Noise):
+    targets = [0, 3, 2, 5, 4, 7]  # of which __getitem__ returns others
 
 
 class Named(Noise):
@@ -167,6 +176,6 @@ def test_a_dataset_without_names_has_a_class_for_each_label_but_not_for_ids(made
         made("Ids")
 
 
-@pytest.mark.parametrize("name", ["Named", "Rows", "Halves", "Method"])
-def test_labels_are_those_of_the_items_where_targets_are_no_whole_numbers(made, name):
+@pytest.mark.parametrize("name", ["Named", "Rows", "Halves", "Method", "Transformed"])
+def test_labels_are_those_of_the_items_where_targets_are_others_or_no_whole_numbers(made, name):
     assert made(name).labels().tolist() == [0, 1, 0, 1, 0, 1]

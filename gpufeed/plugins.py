@@ -132,7 +132,8 @@ def described(value: object) -> str:
     """Return in words what was found in place of a tensor or a model."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)} and type {str(value.dtype).removeprefix('torch.')}"
-    return f"a {type(value).__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def check_output(
@@ -215,9 +216,14 @@ def open_dataset(reference: str, part: str, options: Mapping[str, Any]) -> Any:
 def _open_dataset(reference: str, options: str) -> Any:
     made = called(resolve(reference), {}, json.loads(options), reference)
     lacks = [name for name in ("__getitem__", "__len__") if not hasattr(made, name)]
-    if lacks or not len(made):
+    why = f"without {' and '.join(lacks)}" if lacks else "of no item"
+    try:
+        count = 0 if lacks else len(made)
+    except Exception as error:
+        count, why = 0, f"whose __len__ raises {type(error).__name__}: {first_line(error)}"
+    if not count:
         raise GpufeedError(
-            f"{reference}, {described(made)} {'without ' + ' and '.join(lacks) if lacks else 'of no item'}",
+            f"{reference}, {described(made)} {why}",
             "a map-style Dataset of one item or more",
             "give it __getitem__ and __len__, or other options",
         )
@@ -248,7 +254,8 @@ def sample(dataset: Any, index: int, state: int, reference: str) -> tuple[np.nda
         kinds = [described(part) for part in item] if isinstance(item, tuple) else [described(item)]
         raise GpufeedError(
             f"item {index} of {reference}: {' and '.join(kinds)} ({first_line(error)})",
-            "(image, label): PIL image, uint8 tensor (3, H, W) or uint8 array (H, W, 3), and a whole number",
+            "(image, label): PIL image of 8 bits a channel, uint8 tensor (3, H, W) or uint8 array (H, W, 3), "
+            "and a whole number",
             "return such a pair, and remove ToTensor and Normalize: the cell's augment does both",
         ) from error
 
@@ -256,9 +263,11 @@ def sample(dataset: Any, index: int, state: int, reference: str) -> tuple[np.nda
 def pixels(image: Any) -> np.ndarray:
     """Return an image as uint8 (H, W, 3); raise TypeError for anything else."""
     if isinstance(image, Image.Image):
+        if image.mode.startswith(("I", "F")):  # of more bits, which convert() would clip to black or white
+            raise TypeError(f"no image of 8 bits a channel, but of Pillow's mode {image.mode}")
         return np.array(image.convert("RGB"))
     array = image.permute(1, 2, 0).numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3):
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3) or not array.size:
         raise TypeError(f"no uint8 image, but {array.dtype} of shape {array.shape}")
     return np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:2], 3)))
 
@@ -287,13 +296,15 @@ def whole(label: Any) -> int:
 
 
 def labels(dataset: Any, reference: str) -> list[int]:
-    """Return all labels of a Dataset: its `targets` or `labels`, if these are a whole number for each item,
-    else those of its items, one by one.
+    """Return all labels of a Dataset: its `targets` or `labels`, if these are a whole number for each item.
+
+    Those of the items, read one by one, if the first or the last item differs: a target_transform changes it.
     """
+    ends = {index: sample(dataset, index, 0, reference)[1] for index in (0, len(dataset) - 1)}
     for name in ("targets", "labels"):
         with suppress(AttributeError, TypeError, RuntimeError):  # none, a method, names, floats, rows
             given = [whole(label) for label in getattr(dataset, name)]
-            if len(given) == len(dataset):
+            if len(given) == len(dataset) and all(given[index] == label for index, label in ends.items()):
                 return given
     return [sample(dataset, index, 0, reference)[1] for index in range(len(dataset))]
 

@@ -12,7 +12,7 @@ import yaml
 from gpufeed.core.cell_matrix import Plan, check_names
 from gpufeed.core.cells import check_batch
 from gpufeed.core.config import CONFIG, merged_config, planned, read_hyper
-from gpufeed.core.config_schema import read_yaml
+from gpufeed.core.config_schema import explain, first_error, read_yaml
 from gpufeed.core.errors import GpufeedError, first_line, unknown
 from gpufeed.core.folders import check_run_folder, expanded, settle_folders, unwritable
 from gpufeed.core.image_listing import names_below
@@ -38,21 +38,25 @@ KINDS_OF_DATA = (
 def shipped_config() -> dict[str, Any]:
     """Return config/config.yaml, that of the folder of the run where it has one, as the Snakefile does.
 
-    Raises GpufeedError for one of another project.
+    Raises GpufeedError for one of another project, and for the first error in it.
     """
     here = Path("config/config.yaml")
     path = here if here.exists() else CONFIG / "config.yaml"
     try:
         found = read_yaml(path.read_text(encoding="utf-8"), str(path))
         if isinstance(found, dict) and found.keys() >= {"sources", "experiments"}:
+            if error := first_error("config", found):
+                raise explain(error, str(path))
             return found
         why = "no `sources` and `experiments`"
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         why = first_line(error)
+    except yaml.YAMLError as error:
+        why = " ".join(str(error).split())  # its last line says where
     raise GpufeedError(
         f"{path.absolute()}, which is no config of gpufeed ({why})",
         "a folder without config/config.yaml, or with one of gpufeed",
-        "run it in another folder: images, models and loaders may be named by whole paths",
+        "correct it, or run in another folder: images, models and loaders may be named by whole paths",
     )
 
 

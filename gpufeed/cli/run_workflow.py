@@ -3,6 +3,7 @@
 import argparse
 import fcntl
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -63,10 +64,12 @@ def whole(text: str, least: int = 0) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    asked = parser(None).parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    asked = parser(None).parse_args(words)
     chosen = asked.gpus is None
     asked.gpus = gpus_to_use() if chosen else asked.gpus
     try:
+        check_words(words)
         config = run_config.shipped_config()
         changes = run_config.config_of(asked, config["sources"])
         images = run_config.images_to_train_on(config, changes)
@@ -74,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan, results, advice = run_config.plan_of(config, changes, images)
         path = Path(results) / "config.yaml"
         lock = locked(path.parent)
-        write_config(path, changes, command_of(asked, path), sys.argv[1:] if arguments is None else arguments)
+        write_config(path, changes, command_of(asked, path), words)
     except GpufeedError as error:
         print(error, file=sys.stderr)
         return REFUSED
@@ -87,6 +90,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if said:
             print(said)
         return measured(asked, path, lambda: run_results.planned(plan, path.parent, advice))
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Raise GpufeedError for a word that a line of the config, which is UTF-8, cannot hold."""
+    for word in words:
+        if re.search("[\0-\x1f\ud800-\udfff]", word):
+            raise GpufeedError(
+                f"{word!r}, with a control character or bytes that are not UTF-8",
+                "words without them",
+                "rename that folder or file",
+            )
 
 
 def gpus_to_use() -> int:

@@ -45,6 +45,8 @@ from gpufeed.decoders.encoded_file import MOST_BYTES
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TRAIN, EVALUATION = "train", ("val", "valid", "validation", "test")
+OF_SPLITS = (TRAIN, "val", "test")  # in names such as Training and seg_test
+SPLITS = "if they are splits, name them train and val, with folders of classes in them"
 NO_IMAGE = "files are not named like images and are not used"
 NO_CLASS = "images lie in no class folder and are not used"
 NO_SPLIT = "images lie in folders beside those of the two splits and are not used"
@@ -173,6 +175,8 @@ def found_in(names: list[str], source: Path) -> Found:
     if empty := sorted(folders_in(names, [*way, TRAIN] if TRAIN in nested else way) - set(classes)):
         left_out[EMPTY] = len(empty)
         log.warning("%d %s: %s, in %s", len(empty), EMPTY, ", ".join(empty), source)
+    if len(classes) > 1 and all(any(word in name.lower() for word in OF_SPLITS) for name in classes):
+        log.warning("%s are taken for classes, in %s: %s", ", ".join(classes), source, SPLITS)
     return Found(places, classes, held_out if TRAIN in nested else None, left_out)
 
 

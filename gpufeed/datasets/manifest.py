@@ -50,11 +50,15 @@ class DatasetInfo:
 
 @dataclass
 class Manifest:
-    """Samples of a dataset: `table` has the columns of COLUMNS, `root` is the manifest's folder."""
+    """Samples of a dataset: `table` has the columns of COLUMNS, `root` is the manifest's folder.
+
+    origins: path -> the user's file that was linked or copied; not written.
+    """
 
     root: Path
     info: DatasetInfo
     table: pd.DataFrame
+    origins: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.table)

@@ -11,7 +11,6 @@ from pathlib import Path
 from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.image_listing import FOLDER
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.encoded_file import MOST_BYTES
 from gpufeed.decoders.pillow import PillowDecoder
@@ -26,21 +25,21 @@ log = logging.getLogger("gpufeed")
 def quarantine(manifest: Manifest, max_share: float, workers: int = 1) -> Manifest:
     """Return the dataset without the samples that Pillow cannot decode to the manifest's size.
 
-    They are listed in `info.quarantined` and in the log; their files stay where they are. workers:
-    processes that decode. Raises GpufeedError if they are more than max_share of all samples.
+    They are listed in `info.quarantined` and, by the names of the user's files, in the log. Files stay where
+    they are. workers: processes that decode. Raises GpufeedError if they are more than max_share of all.
     """
     reasons = dict(failures(manifest, workers))
     if not reasons:
         return manifest
     paths = manifest.table["path"].tolist()
     found = [{"path": paths[row], "reason": reason} for row, reason in sorted(reasons.items())]
-    for image in found:
+    files = [{**image, "path": manifest.origins.get(image["path"], image["path"])} for image in found]
+    for image in files:
         log.warning("quarantined %s: %s", image["path"], image["reason"])
     if len(found) > max_share * len(manifest):
-        own = manifest.info.source.get(FOLDER)
-        first = f"repair these files in {own} or move them away" if own else "download the dataset again"
+        first = "repair these files or move them away" if manifest.origins else "download the dataset again"
         remedy = f"{first}, or raise max_quarantined_share in the config to continue without these files"
-        raise too_many(found, len(manifest), max_share, remedy)
+        raise too_many(files, len(manifest), max_share, remedy)
     table = manifest.table[[row not in reasons for row in range(len(paths))]].reset_index(drop=True)
     return Manifest(manifest.root, replace(manifest.info, quarantined=found), table)
 

@@ -28,6 +28,7 @@ class Staging:
         self.out = out
         self.partial = out / "images.partial"
         self.rows: list[tuple] = []
+        self.origins: dict[str, str] = {}
         self.folders: set[Path] = set()
 
     def clear(self) -> None:
@@ -56,18 +57,20 @@ class Staging:
         if folder not in self.folders:
             folder.mkdir(parents=True, exist_ok=True)
             self.folders.add(folder)
+        path = image_path(split, class_folder, name)
         if isinstance(data, Path):
             link_or_copy(data, folder / name)
+            self.origins[path] = os.fspath(data)
         else:
             with (folder / name).open("xb") as file:  # x: two samples never share a file
                 file.write(data)
         shape = shape or header_shape(data)
-        self.rows.append((image_path(split, class_folder, name), label, split, *shape))
+        self.rows.append((path, label, split, *shape))
 
     def finish(self, info: DatasetInfo) -> Manifest:
         """Move the images to their place, then write the manifest."""
         os.replace(self.partial, self.out / "images")
-        manifest = Manifest(self.out, info, pd.DataFrame(self.rows, columns=list(COLUMNS)))
+        manifest = Manifest(self.out, info, pd.DataFrame(self.rows, columns=list(COLUMNS)), self.origins)
         manifest.write()
         return manifest
 

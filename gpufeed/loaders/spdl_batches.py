@@ -118,7 +118,7 @@ class Ffmpeg:
             # chains: https://facebookresearch.github.io/spdl/latest/io/advanced_filtering.html
             frame = self.io.decode_packets(packets, filter_desc=filters, decode_config=self.options)
             return frame if frame.height > 0 else None  # -1: the packets held no frame
-        except (RuntimeError, IndexError, ValueError):  # raised by its C++
+        except (RuntimeError, IndexError, ValueError, AssertionError):  # its C++; the last: several frames
             return None
 
     def _rgb(self, frame, size: tuple[int, int]):

@@ -9,6 +9,7 @@ from config_fixtures import merged
 from gpufeed.cli import run_workflow
 from gpufeed.cli.run_config import config_of, fit_batch, images_to_train_on, plan_of, shipped_config
 from gpufeed.cli.run_workflow import parser
+from gpufeed.core.config import CONFIG
 from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES, Gpu
 
 LOADER = """
@@ -175,6 +176,8 @@ REFUSED = [  # words, found, expected, what to do
     # plug-ins, of which nothing is imported: all others are in core/test_references.py
     ((*IMAGES, "--model", "my_modle.py:net"), "no file my_modle.py", "a Python file", "write 'my_model.py'"),
     ((*IMAGES, "--model", "~nobody_here/x.py:net"), "'~nobody_here'", "a user of this machine", "full path"),
+    (("new\nline",), r"'new\nline', with a control", "without them", "rename"),
+    (("caf\udce9",), r"'caf\udce9', with", "without them", "rename"),  # é in Latin-1
     (("~nobody_here/x",), "no home folder of '~nobody_here'", "a user of this machine", "full path"),
     ((*IMAGES, "--loaders", "replay"), "replay is the limit", "one at least", "name others with --loaders"),
     # what a process refuses that imports it: so, too
@@ -214,3 +217,21 @@ def test_the_config_of_another_project_is_named(folder, capsys, text):
     assert f"{folder}/config/config.yaml, which is no config of gpufeed" in found
     assert "without config/config.yaml" in expected
     assert "in another folder" in remedy
+    assert "line 2, column 1" in found or text != "a: ["
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "found"),
+    [
+        ("data: data", "data: 3", "data: 3, in config/config.yaml"),
+        ("least_s: 3", "least_s: '3'", "least_s: '3', in config/config.yaml"),
+        ("\nsources:\n", "\nsources:\n  mine: 3\n", "sources.mine: 3, in config/config.yaml"),
+    ],
+)
+def test_a_wrong_value_in_the_config_of_the_folder_is_named(folder, capsys, right, wrong, found):
+    text = (CONFIG / "config.yaml").read_text()
+    assert text.count(right) == 1
+    (folder / "config").mkdir()
+    (folder / "config/config.yaml").write_text(text.replace(right, wrong))
+    assert run_workflow.main(IMAGES) == 2
+    assert capsys.readouterr().err.startswith(f"found: {found}\nexpected: type ")

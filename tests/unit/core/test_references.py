@@ -97,7 +97,9 @@ class Computed(Read):
 
 
 DATA = """
+import numpy as np
 import torch
+from PIL import Image
 
 
 class Data:
@@ -131,6 +133,21 @@ class Raises(Data):
 class Empty(Data):
     def __len__(self):
         return 0
+
+
+class Half(Data):
+    def __len__(self):
+        return 0.5
+
+
+class Deep(Data):
+    def __getitem__(self, index):
+        return Image.new("I;16", (4, 4)), 0
+
+
+class Nothing(Data):
+    def __getitem__(self, index):
+        return np.zeros((0, 4, 3), np.uint8), 0
 
 
 class NoLength:
@@ -253,7 +270,7 @@ TRIED = [  # what a process that imports it refuses: reference, options, found, 
     ("my_model.py:Net", {"num_classes": 2}, "option 'num_classes'", "one of: width", "correct"),
     ("my_model.py:Net", {"width": "wide"}, "raises TypeError", "width", "options"),
     ("my_model.py:needs", {}, "no value for 'depth'", "depth=VALUE", "'depth'"),
-    ("my_model.py:number", {}, "which is a int", "a class or a function", "name one"),
+    ("my_model.py:number", {}, "which is an int", "a class or a function", "name one"),
     ("my_model.py:text", {}, "returns a str", "torch.nn.Module", "return the model"),
     ("my_model.py:wide", {}, "shape (2, 4)", "shape (2, 3)", "num_classes"),
     ("my_model.py:Pair", {}, "returns a tuple for 2 images of 16 x 16", "one tensor", "logits"),
@@ -282,6 +299,9 @@ DATASETS_TRIED = [
     ("my_data.py:Raises", {}, "item 0 of my_data.py:Raises, which raises KeyError", "image", "correct it"),
     ("my_data.py:Empty", {}, "of no item", "one item or more", "other options"),
     ("my_data.py:NoLength", {}, "without __len__", "map-style", "__len__"),
+    ("my_data.py:Half", {}, "whose __len__ raises TypeError: 'float'", "map-style", "__len__"),
+    ("my_data.py:Deep", {}, "but of Pillow's mode I;16", "8 bits a channel", "such a pair"),
+    ("my_data.py:Nothing", {}, "uint8 of shape (0, 4, 3)", "(image, label)", "such a pair"),
     ("my_model.py:Net", {}, "no value for 'num_classes'", "a default", "'num_classes'"),
 ]
 AUGMENTS_TRIED = [

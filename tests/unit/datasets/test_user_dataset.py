@@ -47,12 +47,31 @@ class Listed(Noise):
         return len(self.samples)
 
 
-class Third(Noise):
+class Targeted(Noise):
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0], self.targets[index]
+
+
+class Third(Targeted):
     targets = torch.tensor([0, 1, 2, 0, 1, 2])
 
 
-class Below(Noise):
+class Below(Targeted):
     targets = [0, 1, -1, 0, 1, 0]
+
+
+class Ids(Targeted):
+    classes = 3  # their number
+    targets = [2084071, 2, 1, 0, 1, 0]
+
+
+class Far(Targeted):
+    classes = 3
+    targets = [7, 2, 1, 0, 1, 0]
+
+
+class Transformed(Noise):
+    targets = [0, 3, 2, 5, 4, 7]  # of which __getitem__ returns others
 
 
 class Named(Noise):
@@ -128,6 +147,10 @@ def test_files_that_a_dataset_names_are_laid_out_for_all_loaders(made, tmp_path)
     assert manifest.table["split"].tolist() == ["train"] * 3 + ["test"]
     assert [Image.open(path).getpixel((0, 0)) for path in manifest.paths()] == [*colours, colours[0]]
     assert manifest.labels().tolist() == [0, 1, 0, 0]
+    (tmp_path / "1.png").write_bytes(b"no image")
+    with pytest.raises(GpufeedError, match=rf"  {tmp_path}/1\.png: not an image") as error:
+        made("Listed", folder=str(tmp_path), files=True)
+    assert "download" not in error.value.remedy
     with pytest.raises(GpufeedError, match=r"no file .*/3\.png"):
         made("Listed", folder=str(tmp_path), files=True, last=4)
     with pytest.raises(GpufeedError, match="whose `samples` are not files"):
@@ -147,6 +170,12 @@ def test_an_image_of_another_size_and_a_label_without_a_class_are_named(made):
             made(name)
 
 
-@pytest.mark.parametrize("name", ["Named", "Rows", "Halves", "Method"])
-def test_labels_are_those_of_the_items_where_targets_are_no_whole_numbers(made, name):
+def test_a_dataset_without_names_has_a_class_for_each_label_but_not_for_ids(made):
+    assert made("Far").info.classes == ["0", "1", "2", "3", "4", "5", "6", "7"]
+    with pytest.raises(GpufeedError, match=r"label 2084071 in .* which has no `classes`"):
+        made("Ids")
+
+
+@pytest.mark.parametrize("name", ["Named", "Rows", "Halves", "Method", "Transformed"])
+def test_labels_are_those_of_the_items_where_targets_are_others_or_no_whole_numbers(made, name):
     assert made(name).labels().tolist() == [0, 1, 0, 1, 0, 1]

@@ -3,6 +3,7 @@
 test_spdl_process.py holds processes of their own against these threads.
 """
 
+import io
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hostile_fixtures import hostile_files, saved
 from image_fixtures import request, write_files
+from PIL import Image
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError, Skip
@@ -85,6 +87,22 @@ def test_a_file_that_cannot_be_a_sample_is_named(make, manifest, data, said):
     manifest.paths()[4].write_bytes(data)
     with pytest.raises(GpufeedError, match=rf"4\.any: .*({said})"):
         list(make())
+
+
+@pytest.mark.parametrize("kind", ["GIF", "MPO"])  # MPO: a JPEG with a second picture, as cameras write it
+def test_files_of_several_frames_are_left_to_pillow(tmp_path, open_loader, kind):
+    frames = [Image.new("RGB", (64, 48), colour) for colour in ("red", "blue")]
+    data = io.BytesIO()
+    frames[0].save(data, kind, save_all=True, append_images=frames[1:])
+    manifest = write_files(tmp_path / "files", [data.getvalue(), saved("JPEG")], "jpg", (48, 64))
+    loader = open_loader("spdl", request(manifest, None, workers=1, recipe=RECIPE))
+    found = {
+        int(i): image
+        for batch in loader
+        for i, image in zip(batch.ids, batch.images.float().mean((1, 2)), strict=True)
+    }
+    assert (found[0][0] > 250, found[0][2] < 5, len(found)) == (True, True, 2)  # the first frame
+    assert loader.decode_counts.asdict()["fell_back"] == {"pillow": 1}
 
 
 @pytest.mark.parametrize("sampling", ["4:4:4", "4:2:2", "4:2:0"])

@@ -76,7 +76,7 @@ def answers(
 
 def damaged(tables: Iterable["pd.DataFrame"]) -> list[str]:
     """Return the reason of each file that is no record and is therefore left out."""
-    cells = [cell for table in tables for cell in table[table["status"] == "damaged"]["sentence"]]
+    cells = [cell for table in tables for cell in table[table["status"] == "unusable"]["sentence"]]
     return [f"Left out: {sentence}." for sentence in cells[:MOST]]
 
 

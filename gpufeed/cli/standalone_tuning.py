@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gpufeed.advice.tuner import table, tune
 from gpufeed.cli.standalone_training import devices_seen
-from gpufeed.core.cells import Cell, untunable
+from gpufeed.core.cells import Cell, tunable, untunable
 from gpufeed.core.compose import Composed, cell_from, shipped
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.record import TUNED
@@ -35,8 +35,9 @@ def provided(found: Composed) -> tuple[Cell, Path, Stores]:
     config = shipped()
     cell = cell_from(found, config, count=devices_seen)
     if reason := untunable(cell):
-        some = [name for name, entry in LOADERS.items() if entry.decoders]
-        raise GpufeedError(reason, "trainer=plain and a loader with workers", f"loader={some[1]}, for one")
+        some = ", ".join(filter(tunable, LOADERS))
+        expected = f"trainer=plain, one device, and a loader of {some}"
+        raise GpufeedError(reason, expected, "correct it on the command line")
     RuntimeContext().find(cell)
     for kind in ("loader", "augment", "model"):
         fetch(kind, getattr(cell, kind))

@@ -37,7 +37,7 @@ from gpufeed.core.config_sources import check_of, check_source
 from gpufeed.core.errors import GpufeedError, require_known, unknown
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_plugins import ask, parse_override, question, references_of
-from gpufeed.core.references import is_reference, short
+from gpufeed.core.references import FORMS, is_reference, short
 from gpufeed.core.registry import DERIVED
 
 log = logging.getLogger("gpufeed")
@@ -165,7 +165,8 @@ def refused(error: Exception) -> GpufeedError:
     options, missing = getattr(error, "options", None), getattr(error, "missing_cfg_file", None)
     if options and missing:
         group, _, name = missing.rpartition("/")
-        return unknown(group, name, options, HERE)
+        forms = FORMS.get("dataset" if group == "data" else group, ())
+        return unknown(group, name, [*options, *forms], HERE)
     key, node = (getattr(error.__cause__, name, None) for name in ("full_key", "parent_node"))
     if key and node:  # an unknown key, which Hydra advises to add
         parent = key.rpartition(".")[0]

@@ -91,7 +91,7 @@ class Document:
             raise GpufeedError(
                 f"{path}: schema version {version}, which another version of gpufeed wrote",
                 f"schema version {known}",
-                "use the version of gpufeed that wrote it",
+                "use the version of gpufeed that wrote it, or another folder of results",
             )
         self.check(data, path)
         for sentence in (*self.misplaced(data, path), *disagreements(data)):

@@ -15,6 +15,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from gpufeed.core.file_writes import write_whole
@@ -42,7 +43,7 @@ def planning_node() -> str:
 
 
 def counter(record: str | Path) -> Path:
-    """Return the file that counts the attempts at a record; no rule's output, so it is never deleted."""
+    """Return the file on the last attempt at a record; no rule's output, so it is never deleted."""
     return Path(record).with_suffix(".attempt")
 
 
@@ -51,33 +52,64 @@ def mark(record: str | Path) -> Path:
     return Path(record).with_suffix(".outdated")
 
 
-def attempt(record: str | Path, node: str, device: str = "auto") -> int:
+def attempt(
+    record: str | Path, node: str, device: str = "auto", first: bool = False, keep: bool = False
+) -> int:
     """Return the number of the attempt that the record should come from, counted from 1.
 
-    node: the one that plans. device: as in the config; not `auto` for what does not depend on a GPU.
+    node: the one that plans. device: as in the config; not `auto` for what does not depend on a GPU. first:
+    whether the run has not asked before, so that a record that is not there was lost. keep: whether to note
+    that, for the job.
 
     It is the attempt in the record if that is final, and one more if not. The workflow passes it to the job
-    as a parameter, so that a change runs the job again. Snakemake has deleted the record by then, and the
-    counter still gives the same number.
+    as a parameter, so that a change runs the job again. Snakemake keeps the number that it got while
+    planning, deletes the record and asks again for the job. What is left then has to give the same number,
+    or the next run would measure again.
     """
+    last, lost = _last(record), first
     try:
-        data = json.loads(Path(record).read_text())
-        final = _final(data, node, device) and _number(mark(record)) != data["attempt"]
-        return data["attempt"] if final else data["attempt"] + 1
+        return _due(json.loads(Path(record).read_text()), record, node, device)
     except FileNotFoundError:
-        return _number(counter(record)) + 1
-    except (OSError, ValueError, KeyError, TypeError):
-        return _number(counter(record)) + 2  # damaged: run the job again
+        pass
+    except (OSError, ValueError, KeyError, TypeError):  # damaged: run the job again
+        last, lost = last or 1, True
+    if lost:
+        if keep and last:
+            with suppress(OSError):
+                outdate(record, last)
+        return last + 1
+    try:
+        return _due(json.loads(counter(record).read_text()), record, node, device)
+    except (OSError, ValueError, KeyError, TypeError):  # none, or the number alone of an earlier version
+        return max(last, _number(mark(record)) + 1)
 
 
-def ended(record: str | Path, number: int) -> None:
-    """Record that attempt `number` has written its document."""
-    write_whole(counter(record), f"{number}\n")
+def ended(record: str | Path, document: Mapping) -> None:
+    """Record that an attempt has written its document, with what says whether that is final."""
+    kept = {key: document[key] for key in ("attempt", "status", "planned_on") if key in document}
+    kept |= {name: [{"status": part["status"]} for part in document.get(name) or ()] for name in PARTS}
+    kept["environment"] = {"gpu": (document.get("environment") or {}).get("gpu")}
+    write_whole(counter(record), json.dumps(kept) + "\n")
 
 
 def outdate(record: str | Path, number: int) -> None:
     """Record that the document of attempt `number` is not valid here, so that the next run makes it again."""
     write_whole(mark(record), f"{number}\n")
+
+
+def _due(data: Mapping, record: str | Path, node: str, device: str) -> int:
+    final = _final(data, node, device) and _number(mark(record)) != data["attempt"]
+    return data["attempt"] if final else data["attempt"] + 1
+
+
+def _last(record: str | Path) -> int:
+    """Return the number of the last attempt that ended; 0 without one."""
+    try:
+        return json.loads(counter(record).read_text())["attempt"]
+    except TypeError:
+        return _number(counter(record))
+    except (OSError, ValueError, KeyError):
+        return 0
 
 
 def _final(data: Mapping, node: str, device: str) -> bool:

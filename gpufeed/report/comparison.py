@@ -261,7 +261,7 @@ def _with_machine(rows: pd.DataFrame) -> str:
 
 
 def _damaged(records: pd.DataFrame) -> list[str]:
-    told = records.loc[records["status"] == "damaged", ["path", "sentence"]].itertuples(index=False)
+    told = records.loc[records["status"] == "unusable", ["path", "sentence"]].itertuples(index=False)
     return [f"{path}: {why.removeprefix(f'{path}: ')}" for path, why in told]
 
 

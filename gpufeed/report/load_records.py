@@ -1,7 +1,7 @@
 """What measurements left on disk, read for the report: records, step tables, and documents of other kinds.
 
-Nothing that is damaged ends the report: a record becomes a row that says so, a step table a sentence, a
-document of another kind a trouble.
+Nothing that is damaged or of another version ends the report: a record becomes a row that says so, a step
+table a sentence, a document of another kind a trouble.
 """
 
 import json
@@ -53,9 +53,9 @@ def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
 
     Of a repeat that was measured twice the record that counts (see `repeats.counting`), at the place of the
     first among the blocks: `started_at` is that of the first. measured_again: whether the first was disturbed
-    and there is a second. One that failed or is damaged has a row whichever it is.
+    and there is a second. One that failed or is unusable has a row whichever it is.
     Step times are means over the steps after warm-up, in ms: means add up, medians do not.
-    A file that is no valid record gives a row with status `damaged` and the reason as its sentence. A repeat
+    A file that is no valid record gives a row with status `unusable` and the reason as its sentence. A repeat
     that was taken up again has accuracy, losses and memory, and no times; `resumed` says how often it was.
     """
     table = pd.DataFrame(_counting({path: _row(path) for path in map(Path, paths)}), columns=COLUMNS)
@@ -138,7 +138,7 @@ def _row(path: Path) -> dict:
             "experiment": path.parent.parent.name,
             "cell_id": path.parent.name,
             "repeat": number_of(path.stem),
-            "status": "damaged",
+            "status": "unusable",
             "sentence": f"{first_line(error.found)}; {error.remedy}",
         }
 
@@ -276,7 +276,7 @@ def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list]:
 class Documents:
     """Documents of one kind and experiment. found: (unit, document), of several machines maybe.
 
-    troubles: status, who and sentence of each that is damaged; a section adds those that are not done.
+    troubles: status, who and sentence of each that is unusable; a section adds those that are not done.
     missing: planned units that have none.
     """
 
@@ -320,5 +320,5 @@ def read_documents(
         try:
             documents.found.append((unit, read(path)))
         except GpufeedError as error:
-            documents.add_trouble("damaged", unit, first_line(error.found))
+            documents.add_trouble("unusable", unit, first_line(error.found))
     return documents

@@ -135,7 +135,7 @@ def _shown_experiments(found: find_results.Found, plan_info: Mapping, table: pd.
 
 
 def _counts(table: pd.DataFrame) -> dict[str, int]:
-    return {name: int((table["status"] == name).sum()) for name in ("done", "skipped", "failed", "damaged")}
+    return {name: int((table["status"] == name).sum()) for name in ("done", "skipped", "failed", "unusable")}
 
 
 def _class_folders(folders: Mapping[str, str], datasets: Iterable[str]) -> dict[str, str]:
@@ -302,7 +302,7 @@ def _resumed(own_records: pd.DataFrame) -> str:
 
 
 def _troubles(own_records: pd.DataFrame) -> list[dict]:
-    """Skipped, failed and damaged repeats, those with the same sentence together."""
+    """Skipped, failed and unusable repeats, those with the same sentence together."""
     bad = own_records[own_records["status"] != "done"]
     rows = []
     for (status, sentence), group in bad.groupby(["status", bad["sentence"].fillna("")], sort=True):

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from gpufeed.core import record
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError, one_line
 from gpufeed.core.file_writes import whole, write_whole
 from gpufeed.report import (
     comparison,
@@ -103,20 +103,20 @@ def plot_sweep(paths: Paths, *outs: str | Path) -> None:
 
 def plot_ceilings(paths: Paths, *outs: str | Path) -> None:
     """Writes the table and the figure of ceilings."""
-    found = [record.CEILINGS.read(path) for path in paths]
+    found = [found for _, found in _usable(record.CEILINGS.read, paths)]
     write((ceilings_rows.table(found), ceilings.draw_epochs(found)), outs)
 
 
 def plot_inference(paths: Paths, *outs: str | Path) -> None:
     """Writes the table and the figure of models in use."""
-    paths = list(paths)
-    found = [record.INFERENCE.read(path) for path in paths]
-    write((inference_rows.table(paths), inference.draw(found)), outs)
+    found = _usable(record.INFERENCE.read, paths)
+    write((inference_rows.table(path for path, _ in found), inference.draw([one for _, one in found])), outs)
 
 
 def plot_confusion(path: str | Path, out: str | Path) -> None:
     """Writes the figure of one evaluation; without a matrix it says why in a sentence."""
-    write([confusion.draw(confusion.read(path))], [out])
+    drawn = [confusion.draw(found) for _, found in _usable(confusion.read, [path])]
+    write(drawn or [style.sentence_figure("Nothing to draw: the evaluation cannot be used.")], [out])
 
 
 def compare(
@@ -241,12 +241,23 @@ def refuse_changed(folder: str | Path) -> None:
         )
 
 
+def _usable(read: Callable[[str | Path], Any], paths: Paths) -> list[tuple[str | Path, Any]]:
+    """(path, document) of what can be used; the rest is told in the log, and on the page."""
+    found = []
+    for path in paths:
+        try:
+            found.append((path, read(path)))
+        except GpufeedError as error:
+            logger.warning("left out: %s", one_line(error))
+    return found
+
+
 def _read(record_paths: Paths):
     """(records, step tables beside them); what cannot be read is told in the log."""
     paths = list(record_paths)
     table = load_records.read_records(paths)
     steps, damaged = load_records.read_steps(map(find_results.steps_beside, paths))
-    for sentence in (*table.loc[table["status"] == "damaged", "sentence"], *damaged):
+    for sentence in (*table.loc[table["status"] == "unusable", "sentence"], *damaged):
         logger.warning(sentence)
     return table, steps
 

@@ -213,7 +213,7 @@ def _status(statuses: pd.Series) -> str:
         return "done"
     if (statuses == "done").any():
         return "partly"
-    return next(status for status in ("failed", "damaged", "skipped") if (statuses == status).any())
+    return next(status for status in ("failed", "unusable", "skipped") if (statuses == status).any())
 
 
 def is_ceiling(loader: object) -> bool:

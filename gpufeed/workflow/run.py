@@ -1,7 +1,7 @@
 """The run that is planned: its config, its cells, and the paths of its files."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,10 +18,16 @@ from gpufeed.core.vit_options import BY_EXTENSION
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What all rules share. config: checked, with the folders settled."""
+    """What all rules share.
+
+    config: checked, with the folders settled. plans: returns whether this is the user's snakemake, and not
+    one that it runs a job with, and whether that will run jobs.
+    """
 
     config: Mapping[str, Any]
     plan: Plan
+    plans: Callable[[], tuple[bool, bool]] = lambda: (True, False)
+    asked: set[str] = field(default_factory=set)  # documents whose attempt was asked for
 
     @cached_property
     def results(self) -> str:
@@ -107,7 +113,9 @@ class Run:
 
         It takes no `output`, since Snakemake would then not compare its value.
         """
-        return attempt(path, planning_node(), device or self.config["device"])
+        first, keep = path not in self.asked and self.plans()[0], self.plans()[1]
+        self.asked.add(path)
+        return attempt(path, planning_node(), device or self.config["device"], first, keep)
 
     def extension_of(self, wildcards: Any) -> str | list[str]:
         """Return the library for a cell whose model's activation is a kernel of ours."""

@@ -116,3 +116,13 @@ def test_one_block_of_some_cells_then_the_rest_and_a_disturbed_repeat_once_more(
     # a second record that is lost is made again, and with it what was made of it
     next(flow.folder.glob("results/records/*/*/1-again.json")).unlink()
     assert jobs_of(flow.run("-n", table)) == {"measure_cell": 1, "tabulate": 1}
+    # a changed setting measures each repeat once, and a torn record is made once
+    flow.run(table)
+    changed, before = (table, "--config", "least_s=0.25"), len(measured(flow))
+    flow.run(*changed)
+    assert len(measured(flow)) == before + 8
+    assert "Nothing to be done" in flow.run("-n", *changed)
+    next(flow.folder.glob("results/records/*/*/0.json")).write_text("{")
+    flow.run(*changed)
+    assert len(measured(flow)) == before + 9
+    assert "Nothing to be done" in flow.run("-n", *changed)

@@ -4,6 +4,8 @@
 gpufeed/core/schemas/model.schema.yaml, and `state_dict`.
 """
 
+import logging
+import platform
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,11 +18,12 @@ from gpufeed.augment.random_resized_crop import RandomResizedCrop, made_recipe
 from gpufeed.core.errors import GpufeedError, Skip, first_line
 from gpufeed.core.file_writes import whole
 from gpufeed.core.record import MODEL, MODEL_VERSION
-from gpufeed.core.references import is_reference
+from gpufeed.core.references import check, code_of, is_reference
 from gpufeed.core.registry import MODELS
 from gpufeed.decoders.encoded_file import most_pixels
 from gpufeed.models.make import make, portable
 
+log = logging.getLogger("gpufeed")
 FORMAT = "gpufeed model"
 OURS = "a model.pt as rule train_model or python -m gpufeed.train writes it"
 
@@ -57,14 +60,25 @@ class SavedModel:
     def build(self, device: torch.device) -> nn.Module:
         """Return the model with its weights on the device, in evaluation mode, with portable operations.
 
-        Raises GpufeedError if the weights do not fit the model that the file names, Skip if this node lacks a
-        package that the model needs.
+        Raises GpufeedError if the weights do not fit the model that the file names or the user's code is not
+        there, Skip if this node lacks a package that the model needs.
         """
         name, options = self.about["cell"]["model"], self.about["cell"]["hyper"].get("model", {})
         if name not in MODELS:
             raise GpufeedError(
                 f"a file of model {name!r}", f"one of: {', '.join(MODELS)}", "use the gpufeed that wrote it"
             )
+        remedy = "use the gpufeed that wrote the file, or train again"
+        if is_reference(name):
+            remedy = "use the code that the model was trained with, or train again"
+            try:
+                check("model", name, "the model file")
+            except GpufeedError as error:
+                where = (
+                    "give the command in the folder of the training, or put the model's code into this one"
+                )
+                raise GpufeedError(error.found, error.expected, where) from error
+            self._tell_changed(code_of([name]))
         try:
             options = options if is_reference(name) else portable(options)
             model = make(name, len(self.classes), self.size, options)
@@ -75,9 +89,22 @@ class SavedModel:
             raise GpufeedError(
                 f"weights that do not fit model {name} ({first_line(error)})",
                 f"those of a {name} with {len(self.classes)} classes and {options}",
-                "use the gpufeed that wrote the file, or train again",
+                remedy,
             ) from error
         return model.to(device).eval()
+
+    def _tell_changed(self, code: dict[str, str]) -> None:
+        """Log a warning if the user's code is not that of the training. code: file -> digest, today's."""
+        trained = self.about["cell"]["hyper"].get("code", {})
+        changed = [name for name, digest in code.items() if trained.get(name, digest) != digest]
+        # digests depend on Python's minor version
+        python = self.about["environment"]["python"].split(".")[:2]
+        if changed and python == platform.python_version().split(".")[:2]:
+            log.warning(
+                "%s has changed since the training: predictions may be wrong. To be sure, use the code "
+                "that the model was trained with, or train again.",
+                ", ".join(changed),
+            )
 
 
 def save(about: dict[str, Any], model: nn.Module | None, path: str | Path) -> None:

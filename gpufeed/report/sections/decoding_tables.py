@@ -30,7 +30,7 @@ def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame
     for a decoder that decodes on one, `strips`, `strips_cpu`, else `cpu`. main: whether the batch has the
     size that the sweep uses for all image sizes. Rates are of the passes after warm-up, NaN where there are
     none.
-    troubles: decoders that were skipped or failed, damaged files, failed or refused points, and what was
+    troubles: decoders that were skipped or failed, unusable files, failed or refused points, and what was
     left out, each with its sentence.
     """
     rows: list[dict] = []
@@ -40,7 +40,7 @@ def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame
             sweep = record.DECODING.read(path)
         except GpufeedError as error:
             sentence = first_line(error.found)
-            troubles.append({"decoder": path.stem, "status": "damaged", "sentence": sentence})
+            troubles.append({"decoder": path.stem, "status": "unusable", "sentence": sentence})
             continue
         rows += _rows(sweep)
         troubles += _troubles(sweep)

@@ -23,7 +23,7 @@ UNJUDGED = "No result was found: what was measured of it is from a time or place
 
 @dataclass(frozen=True)
 class GateRow:
-    """A loader on a dataset. status: passed, failed, skipped, exempt, not judged or damaged; the rest as
+    """A loader on a dataset. status: passed, failed, skipped, exempt, not judged or unusable; the rest as
     shown, "-" where there is nothing to say. troubles: (which settings, sentence). notes: sentences on what
     is no trouble."""
 
@@ -67,7 +67,7 @@ def judged(paths: list[Path]) -> list[GateRow]:
             verdicts.append(Verdict.read(path))
         except GpufeedError as error:
             said = (("", first_line(error.found)),)
-            damaged.append(GateRow(path.parent.parent.name, path.parent.name, "damaged", troubles=said))
+            damaged.append(GateRow(path.parent.parent.name, path.parent.name, "unusable", troubles=said))
     groups = grouped(verdicts, lambda verdict: (machine(verdict), str(verdict.pixels)))
     return [row(alike) for alike in groups.values()] + damaged
 

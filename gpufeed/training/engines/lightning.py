@@ -301,6 +301,10 @@ class LightningTrainer(Trainer):
             found = checkpoint_of(job)
             try:
                 engine.fit(self.module, datamodule=self.data, ckpt_path=found, weights_only=True)
+            except SystemExit as ended:
+                if isinstance(ended.__context__, KeyboardInterrupt):  # Lightning exits with 1 at Ctrl-C
+                    raise ended.__context__ from None
+                raise
             finally:
                 self.batches.close()
                 job.model.to(job.device)  # Lightning leaves it on the CPU

@@ -140,7 +140,7 @@ def test_a_loader_with_a_finished_repeat_in_another_cell_counts_as_measured(path
     cells = cells_of(paths)
     again = cells[cells["loader"] == "resident"].assign(cell_id="another", status="failed")
     assert unmeasured(pd.concat([cells, again])) == []
-    damaged = again.assign(loader=None, status="damaged")  # a record that cannot be read names no loader
+    damaged = again.assign(loader=None, status="unusable")  # a record that cannot be read names no loader
     assert unmeasured(pd.concat([cells, damaged])) == []
 
 

@@ -251,6 +251,8 @@ def test_a_batch_of_more_images_than_there_are_is_told_before_any_data_is_made(r
         ("trainer.optimizer=sgd", "key 'trainer.optimizer'", "trainer.optimiser", "'trainer.optimiser'"),
         ("warmup_share=0", "key 'warmup_share'", "trainer.warmup_share", "write 'trainer.warmup_share'"),
         ("~epoch", "'epoch' does not exist", "config/hydra", "--help"),
+        ("data=my.Squares", "data 'my.Squares'", ", package.module:attribute, path.py:attribute, ", "choose"),
+        ("model=resnet", "model 'resnet'", "path.py:attribute, resnet18, ", "write 'resnet50' instead"),
     ],
 )
 def test_a_typo_is_told_with_what_is_known(said, argument, found, expected, remedy):

@@ -124,7 +124,7 @@ def test_a_record_edited_by_hand_is_named_not_used_and_not_lost(tmp_path, edit, 
     assert "move" in raised.value.remedy
     assert "snakemake" in raised.value.remedy
     table = read_records([path, other])
-    assert table["status"].tolist() == ["damaged", "done"]
+    assert table["status"].tolist() == ["unusable", "done"]
     assert str(path) in table["sentence"][0]
     assert raised.value.remedy in table["sentence"][0]
     assert timed(table)["path"].tolist() == [str(other)]

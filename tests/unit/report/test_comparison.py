@@ -313,7 +313,7 @@ def test_what_no_repeat_can_have_written_is_damaged_and_named(tmp_path, what):
         Record.read(path)
     assert str(path) in raised.value.found
     (row,) = read_records([path]).to_dict("records")
-    assert row["status"] == "damaged"
+    assert row["status"] == "unusable"
     assert str(path) in row["sentence"]
 
 

@@ -319,5 +319,5 @@ def test_long_errors_are_folded(tmp_path):
     long = "Found a broken file. " * 40
     made.write(tmp_path, made.unfinished(of, "failed", long))
     html = page_of(tmp_path, made.plan_info({"demo": [of.id]}))
-    part = html[html.index("<h3>Skipped, failed or damaged: 1 repeat</h3>") :]
+    part = html[html.index("<h3>Skipped, failed or unusable: 1 repeat</h3>") :]
     assert part.index(long[:200]) < part.index("All of the message") < part.index(long.strip())

@@ -148,9 +148,9 @@ def test_a_damaged_record_is_a_row_that_says_so(tmp_path_factory, contents):
         paths.append(path)
     table = load_records.read_records(paths)
     told = table[["experiment", "cell_id", "repeat", "status"]].to_numpy().tolist()
-    assert told == [["pipelining", f"cell-{number}", 4, "damaged"] for number in range(5)]
+    assert told == [["pipelining", f"cell-{number}", 4, "unusable"] for number in range(5)]
     assert table["sentence"].all()
-    assert tables.cells(table)["status"].tolist() == ["damaged"] * 5
+    assert tables.cells(table)["status"].tolist() == ["unusable"] * 5
 
 
 def test_no_records_no_rows():

@@ -39,7 +39,7 @@ def test_a_cell_that_the_config_no_longer_has_is_an_error(run, of_cell):
 def test_an_attempt_is_one_more_than_what_is_there(run, tmp_path):
     tiny, path = run(), tmp_path / "0.json"
     assert tiny.attempt_at(path) == 1
-    path.with_suffix(".attempt").write_text("4\n")
+    path.write_text('{"attempt": 4, "status": "failed", "planned_on": "here"}')
     assert tiny.attempt_at(path) == 5
 
 

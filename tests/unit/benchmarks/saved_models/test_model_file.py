@@ -1,6 +1,7 @@
 """A model's file: what is in it, that it comes back whole, and what is said of files that are no model."""
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from trained_fixtures import CLASSES, Channels, about, write_model
 
 from gpufeed.benchmarks.saved_models.model_file import FORMAT, load, save
 from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.references import code_of
 
 
 @pytest.fixture
@@ -152,3 +154,28 @@ def test_a_model_that_this_version_does_not_have(tmp_path, key, value):
     path = write_model(tmp_path / "model.pt", cell=cell)
     with pytest.raises(GpufeedError, match="gpufeed that wrote"):
         load(path).build(torch.device("cpu"))
+
+
+def test_a_model_of_the_users_needs_their_code_and_tells_of_a_change(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    made = "nn.Sequential(nn.Flatten(), nn.Linear(240, {}))"
+    code = f"from torch import nn\n\n\ndef Own(num_classes):\n    return {made}\n"
+    file, name = tmp_path / "own_of_a_user.py", "own_of_a_user.py:Own"
+    file.write_text(code.format("num_classes"))
+    known = about()
+    known["cell"] |= {"model": name}
+    known["cell"]["hyper"] |= {"model": {}, "code": code_of([name])}
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(240, len(CLASSES)))
+    save(known, model, tmp_path / "model.pt")
+    saved, cpu = load(tmp_path / "model.pt"), torch.device("cpu")
+    with caplog.at_level(logging.WARNING, "gpufeed"):
+        images = torch.rand(2, 3, 8, 10)
+        assert torch.equal(saved.build(cpu)(images), model(images))
+        assert caplog.messages == []
+        file.write_text(code.format("num_classes + 0"))
+        saved.build(cpu)
+        assert "own_of_a_user.py has changed since the training" in caplog.text
+    file.unlink()
+    with pytest.raises(GpufeedError, match="no file own_of_a_user") as caught:
+        saved.build(cpu)
+    assert "in the folder of the training" in caught.value.remedy

@@ -121,7 +121,7 @@ def test_the_page_has_the_part_and_what_is_missing(tmp_path):
         "48 points of the epoch",
         "fetch: not measured. The kernel kept the files.",
         "first epoch 5.26 s, steady epochs 2.63 s",
-        "damaged broken:",
+        "unusable broken:",
         f"skipped {several()[2]['cell_id']}: There is no GPU.",
         "1 more of its cells has not been compared",
     ):
@@ -284,3 +284,18 @@ def test_the_script_writes_the_document_and_says_the_verdict(tmp_path, monkeypat
     found = CEILINGS.read(found_at)
     assert (found["status"], found["attempt"], found["planned_on"]) == ("done", 4, "login2")
     assert "limits of planted, done: " in (tmp_path / "job.log").read_text() + capfd.readouterr().err
+
+
+def test_figures_leave_out_what_another_version_or_an_editor_wrote(tmp_path, caplog):
+    paths = [made.write(tmp_path, found) for found in several()]
+    paths[0].write_text(paths[0].read_text().replace('"schema_version": 1', '"schema_version": 0'))
+    paths[2].write_text("{")
+    outs = tmp_path / "ceilings.csv", tmp_path / "ceilings.svg"
+    publish.plot_ceilings(paths, *outs)
+    assert list(pd.read_csv(outs[0])["cell_id"]) == [paths[1].stem]
+    assert ["schema version 0" in caplog.messages[0], "no readable" in caplog.messages[1]] == [True, True]
+    assert outs[1].exists()
+    (evaluation := tmp_path / "evaluation.json").write_text("{")
+    publish.plot_confusion(evaluation, tmp_path / "confusion.svg")
+    publish.plot_inference([evaluation], *outs)
+    assert pd.read_csv(outs[0]).empty

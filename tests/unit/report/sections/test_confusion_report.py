@@ -79,7 +79,7 @@ def test_the_pages_section_has_the_model_and_its_troubles(tmp_path):
     assert "green taken for blue (5 of 10 images)" in html
     assert f"gpufeed.predict {path.parent.as_posix()}/model.pt" in html
     assert "No CUDA GPU &lt;here&gt;." in html
-    assert re.search(rf"damaged</span> <code>{damaged.parent.name}</code>", html)
+    assert re.search(rf"unusable</span> <code>{damaged.parent.name}</code>", html)
     assert "1 of the models that are to be kept has no evaluation yet" in html
     section = html[html.index("<h3>Kept models</h3>") :]
     assert section.index("<svg ") < section.index("skipped</span>")
@@ -122,5 +122,5 @@ def test_damaged_predictions_are_told_and_stop_no_report(tmp_path, text):
     path.with_name("predictions.csv").write_text(text)
     found = confusion.section([path], path.parent.parent.name, [])
     assert found["models"] == []
-    assert [trouble["status"] for trouble in found["troubles"]] == ["damaged"]
+    assert [trouble["status"] for trouble in found["troubles"]] == ["unusable"]
     assert "predictions.csv" in found["troubles"][0]["sentence"]

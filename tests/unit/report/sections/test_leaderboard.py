@@ -115,7 +115,7 @@ def test_a_damaged_record_is_a_row(tmp_path):
     path.parent.mkdir(parents=True)
     path.write_text("{")
     board = board_of([path])
-    assert [row.facets for row in board.rows] == [{"status": "damaged"}]
+    assert [row.facets for row in board.rows] == [{"status": "unusable"}]
     assert board.calls == []
 
 

@@ -167,7 +167,7 @@ class Job:
         from gpufeed.workflow.terminal import ENDED, QUIET
 
         data = document if isinstance(document, Mapping) else vars(document)
-        retry_policy.ended(path, data)
+        retry_policy.ended(path, data["attempt"])
         if write is None:
             document.write(path)
         else:

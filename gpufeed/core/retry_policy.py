@@ -43,7 +43,7 @@ def planning_node() -> str:
 
 
 def counter(record: str | Path) -> Path:
-    """Return the file on the last attempt at a record; no rule's output, so it is never deleted."""
+    """Return the file that counts the attempts at a record; no rule's output, so it is never deleted."""
     return Path(record).with_suffix(".attempt")
 
 
@@ -59,57 +59,36 @@ def attempt(
 
     node: the one that plans. device: as in the config; not `auto` for what does not depend on a GPU. first:
     whether the run has not asked before, so that a record that is not there was lost. keep: whether to note
-    that, for the job.
+    for the job, at the first time, that the last attempt is outdated.
 
     It is the attempt in the record if that is final, and one more if not. The workflow passes it to the job
     as a parameter, so that a change runs the job again. Snakemake keeps the number that it got while
-    planning, deletes the record and asks again for the job. What is left then has to give the same number,
-    or the next run would measure again.
+    planning, deletes the record and asks again for the job. Counter and mark then have to give the same
+    number, or the next run would measure again.
     """
-    last, lost = _last(record), first
+    last, final = _number(counter(record)), not first
     try:
-        return _due(json.loads(Path(record).read_text()), record, node, device)
+        data = json.loads(Path(record).read_text())
+        last, final = data["attempt"], _final(data, node, device)
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError):  # damaged: run the job again
-        last, lost = last or 1, True
-    if lost:
-        if keep and last:
-            with suppress(OSError):
-                outdate(record, last)
-        return last + 1
-    try:
-        return _due(json.loads(counter(record).read_text()), record, node, device)
-    except (OSError, ValueError, KeyError, TypeError):  # none, or the number alone of an earlier version
-        return max(last, _number(mark(record)) + 1)
+        last, final = last or 1, False
+    if last and not final and first and keep:
+        with suppress(OSError):
+            outdate(record, last)
+    outdated = _number(mark(record))
+    return last if last and final and last != outdated else max(last, outdated) + 1
 
 
-def ended(record: str | Path, document: Mapping) -> None:
-    """Record that an attempt has written its document, with what says whether that is final."""
-    kept = {key: document[key] for key in ("attempt", "status", "planned_on") if key in document}
-    kept |= {name: [{"status": part["status"]} for part in document.get(name) or ()] for name in PARTS}
-    kept["environment"] = {"gpu": (document.get("environment") or {}).get("gpu")}
-    write_whole(counter(record), json.dumps(kept) + "\n")
+def ended(record: str | Path, number: int) -> None:
+    """Record that attempt `number` has written its document."""
+    write_whole(counter(record), f"{number}\n")
 
 
 def outdate(record: str | Path, number: int) -> None:
     """Record that the document of attempt `number` is not valid here, so that the next run makes it again."""
     write_whole(mark(record), f"{number}\n")
-
-
-def _due(data: Mapping, record: str | Path, node: str, device: str) -> int:
-    final = _final(data, node, device) and _number(mark(record)) != data["attempt"]
-    return data["attempt"] if final else data["attempt"] + 1
-
-
-def _last(record: str | Path) -> int:
-    """Return the number of the last attempt that ended; 0 without one."""
-    try:
-        return json.loads(counter(record).read_text())["attempt"]
-    except TypeError:
-        return _number(counter(record))
-    except (OSError, ValueError, KeyError):
-        return 0
 
 
 def _final(data: Mapping, node: str, device: str) -> bool:

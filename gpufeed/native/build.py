@@ -263,7 +263,7 @@ def for_job(job: Any) -> None:
         planned_on=job.planned_on,
         attempt=job.params.attempt,
     )
-    retry_policy.ended(job.output.about, vars(built.about))
+    retry_policy.ended(job.output.about, built.about.attempt)
     log.info("%s: %s", built.library, built.about)
     if built.about.sentence:
         log.warning("%s", built.about.sentence)

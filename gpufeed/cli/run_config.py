@@ -45,7 +45,7 @@ def shipped_config() -> dict[str, Any]:
     try:
         found = read_yaml(path.read_text(encoding="utf-8"), str(path))
         if isinstance(found, dict) and found.keys() >= {"sources", "experiments"}:
-            if error := first_error("config", found):
+            if error := first_error("config", found | {"run": [EXPERIMENT]}):  # as the command sets it
                 raise explain(error, str(path))
             return found
         why = "no `sources` and `experiments`"

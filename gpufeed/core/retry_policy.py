@@ -69,7 +69,7 @@ def attempt(
     last, final = _number(counter(record)), not first
     try:
         data = json.loads(Path(record).read_text())
-        last, final = data["attempt"], _final(data, node, device)
+        last, final = int(data["attempt"]), _final(data, node, device)
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError):  # damaged: run the job again

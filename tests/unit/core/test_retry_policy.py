@@ -81,8 +81,9 @@ def test_without_a_record_it_is_the_first(tmp_path):
     assert attempt(tmp_path / "0.json", node="a") == 1
 
 
-def test_a_torn_record_is_tried_again(tmp_path):
-    (tmp_path / "0.json").write_text('{"status": "do')
+@pytest.mark.parametrize("text", ['{"status": "do', '{"status": "done", "planned_on": "a", "attempt": "x"}'])
+def test_a_torn_record_is_tried_again(tmp_path, text):
+    (tmp_path / "0.json").write_text(text)
     assert attempt(tmp_path / "0.json", node="a", first=True, keep=True) == 2
     (tmp_path / "0.json").unlink()
     assert attempt(tmp_path / "0.json", node="a") == 2

@@ -44,7 +44,7 @@ def records(tmp_path):
     """Loader -> its records, two of each, in a folder of results."""
     found = {}
     for loader, cell in CELLS.items():
-        source = published_results() / "h100/records/peers" / cell
+        source = published_results() / "h200/records/peers" / cell
         folder = tmp_path / "records/peers" / cell
         folder.mkdir(parents=True)
         for path in sorted(source.glob("[01].json")):

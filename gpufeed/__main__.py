@@ -27,7 +27,7 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; 2 for a name that is no command."""
+    """Run a command and return its exit code; 2 for a name that is no command, 130 after Ctrl-C."""
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help", "--version"):
         print(f"gpufeed {__version__}" if name == "--version" else usage())
@@ -36,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(unknown("command", name, COMMANDS, "gpufeed"), file=sys.stderr)
         return 2
     sys.argv = [f"gpufeed {name}", *rest]  # Hydra, and scripts that name themselves in errors, read it
-    return import_module(COMMANDS[name][0]).main()
+    try:
+        return import_module(COMMANDS[name][0]).main()
+    except KeyboardInterrupt:
+        return 130  # an interrupt's exit code in shells
 
 
 if __name__ == "__main__":

@@ -57,6 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser().parse_args(arguments)
     warnings.simplefilter("ignore")  # Pillow's, on files that it reads all the same
     try:
+        read = {os.path.realpath(name) for name in (asked.model, *asked.files)}
+        if asked.output and os.path.realpath(asked.output) in read:
+            raise GpufeedError(
+                f"{asked.output} both to read and to write",
+                "an output of its own",
+                "name another with --output",
+            )
         from gpufeed.benchmarks.saved_models.prediction import (
             open_predictor,  # imports torch, which --help does not need
         )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpufeed.cli.run_config import EXPERIMENT
 from gpufeed.core.cell_matrix import Plan
-from gpufeed.core.errors import one_line
+from gpufeed.core.errors import GpufeedError, one_line
 from gpufeed.core.plan_advice import measured
+from gpufeed.core.record import ADVICE
 from gpufeed.core.repeats import again
 
 if TYPE_CHECKING:
@@ -155,9 +156,11 @@ def advice_lines(
     path = Path(results) / f"advice/{experiment}.json"
     if asked is None or not path.exists():
         return []
-    if json.loads(path.read_text(encoding="utf-8"))["of"] != asked["of"]:
-        return []
-    return list(advice.said([path], experiment, cells))
+    try:
+        ours = ADVICE.read(path)["of"] == asked["of"]
+    except GpufeedError as error:
+        return [f"The advice is left out. {one_line(error)}"]
+    return list(advice.said([path], experiment, cells)) if ours else []
 
 
 def leaderboard(cells: "pd.DataFrame") -> list[str]:

@@ -84,7 +84,7 @@ class Document:
             )
         except (OSError, ValueError) as error:
             raise GpufeedError(
-                f"no readable {self.word} at {path} ({error})", f"the JSON of a {self.word}", MAKE_AGAIN
+                f"no readable {self.word} at {path} ({error})", f"the JSON of the {self.word}", MAKE_AGAIN
             ) from error
         known = validator(self.schema).schema["properties"]["schema_version"]["const"]
         if isinstance(data, dict) and (version := data.get("schema_version", known)) != known:
@@ -95,7 +95,7 @@ class Document:
             )
         self.check(data, path)
         for sentence in (*self.misplaced(data, path), *disagreements(data)):
-            raise GpufeedError(f"{path}: {sentence}", f"a {self.word} as gpufeed wrote it", MAKE_AGAIN)
+            raise GpufeedError(f"{path}: {sentence}", f"the {self.word} as gpufeed wrote it", MAKE_AGAIN)
         return data
 
     def misplaced(self, data: dict, path: Path) -> list[str]:
@@ -111,7 +111,7 @@ class Document:
         for error in validator(self.schema).iter_errors(data):
             raise GpufeedError(
                 f"{path}: {error.json_path}: {error.message}",
-                f"a {self.word} as gpufeed/core/schemas/{self.schema}.schema.yaml describes it",
+                f"what gpufeed/core/schemas/{self.schema}.schema.yaml describes",
                 remedy,
             )
 

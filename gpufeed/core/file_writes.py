@@ -74,9 +74,12 @@ def whole(path: str | Path, shared: bool = False, durable: bool = False) -> Iter
 
     The folder is created, and the file is removed if the block raises. shared: several processes may write
     `path` at once, each to its own file. durable: wait until the file is on the disk, for crashes of the
-    node. Raises GpufeedError for a full or read-only disk.
+    node. Raises GpufeedError for a full or read-only disk, and for a folder, device or pipe, which the file
+    would replace.
     """
     path = Path(path)
+    if path.exists() and (not path.is_file() or path.parent == Path("/dev")):  # /dev/stdout may be a file
+        raise GpufeedError(f"{path}, which is no regular file", "a file to write", "name another file")
     partial = own_partial(path) if shared else path.with_name(path.name + ".partial")
     try:
         with enough_disk(path.parent, partial):

@@ -102,7 +102,9 @@ def table(
     whole += preparing
     left += sum(seconds for path, seconds in manifests.items() if not Path(path).exists())
     rows.append(("data", minutes(preparing), f"{plural(len(manifests), 'dataset')}, without downloads"))
-    rows.append(("together", minutes(whole), f"{minutes(left)} of them left"))
+    rows.append(
+        ("together", minutes(whole), f"{minutes(left)} of them left" if left else "all measured before")
+    )
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"  {name:{widths[0]}}  {time:>{widths[1]}}  {what}" for name, time, what in rows]
     lines += [f"  disk: {disk}" for disk in wanted]

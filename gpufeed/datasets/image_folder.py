@@ -29,6 +29,7 @@ from gpufeed.core.image_listing import (
     names_below,
     names_digest,
 )
+from gpufeed.core.quantities import plural
 from gpufeed.datasets import archive
 from gpufeed.datasets.archive import is_plain_name
 from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
@@ -186,7 +187,7 @@ def placed(names: list[str], choice: Options, source: Path) -> Placed:
     places, classes, held_out, left_out = found.places, found.classes, found.held_out, found.left_out
     if len(classes) < 2:
         raise GpufeedError(
-            f"{len(classes)} class folders with training images in {source}",
+            f"{plural(len(classes), 'class folder')} with training images in {source}",
             "at least two: CLASS/IMAGE, or train/CLASS/IMAGE and val/CLASS/IMAGE",
             f"sort the images ({', '.join(SUFFIXES)}) into such folders",
         )
@@ -228,13 +229,14 @@ def check(places: Mapping[str, tuple[str, list[str]]], classes: list[str], sourc
     """Raise GpufeedError for evaluation classes without training images, and names that cannot be kept."""
     if strange := sorted({rest[0] for _, rest in places.values()} - set(classes)):
         raise GpufeedError(
-            f"{len(strange)} evaluation classes without training images, first {strange[0]!r}, in {source}",
+            f"{plural(len(strange), 'evaluation class', 'evaluation classes')} without training images, "
+            f"first {strange[0]!r}, in {source}",
             "the classes of train",
             "add them to train, or rename the folder of the evaluation split",
         )
     if bad := [name for name, (_, rest) in places.items() if not all(map(can_be_kept, rest))]:
         raise GpufeedError(
-            f"{len(bad)} names of images with {NOT_PLAIN}, the first {bad[0]!r}, in {source}",
+            f"{plural(len(bad), 'image name')} with {NOT_PLAIN}, the first {bad[0]!r}, in {source}",
             "names without them",
             "rename these files and folders",
         )

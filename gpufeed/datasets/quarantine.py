@@ -26,7 +26,8 @@ def quarantine(manifest: Manifest, max_share: float, workers: int = 1) -> Manife
     """Return the dataset without the samples that Pillow cannot decode to the manifest's size.
 
     They are listed in `info.quarantined` and, by the names of the user's files, in the log. Files stay where
-    they are. workers: processes that decode. Raises GpufeedError if they are more than max_share of all.
+    they are; links to unreadable ones go. workers: processes that decode. Raises GpufeedError if they are
+    more than max_share of all.
     """
     reasons = dict(failures(manifest, workers))
     if not reasons:
@@ -40,6 +41,9 @@ def quarantine(manifest: Manifest, max_share: float, workers: int = 1) -> Manife
         first = "repair these files or move them away" if manifest.origins else "download the dataset again"
         remedy = f"{first}, or raise max_quarantined_share in the config to continue without these files"
         raise too_many(files, len(manifest), max_share, remedy)
+    for path in (manifest.root / image["path"] for image in found):
+        if path.is_symlink():  # of gpufeed.datasets.staging
+            path.unlink()
     table = manifest.table[[row not in reasons for row in range(len(paths))]].reset_index(drop=True)
     return Manifest(manifest.root, replace(manifest.info, quarantined=found), table)
 

@@ -51,7 +51,6 @@ class Staging:
         """Add one encoded image; its sample id is the number of images before it.
 
         data: a file is linked, or copied if it cannot be linked. shape: (H, W, C), by default the header's.
-        Raises GpufeedError for a file that cannot be read.
         """
         folder = self.partial / split / class_folder
         if folder not in self.folders:
@@ -105,20 +104,18 @@ def png(pixels: np.ndarray) -> bytes:
 def link_or_copy(file: Path, target: Path) -> None:
     """Hard-link a file, or copy it if the file system or its owner does not allow that.
 
-    Raises GpufeedError for a file that cannot be read, and OSError where a copy cannot be written.
+    A file that cannot be read becomes a symbolic link: gpufeed.datasets.quarantine follows it and says why.
+    Raises OSError where a copy cannot be written.
     """
     try:
-        file = file.resolve(strict=True)  # so as not to link a symbolic link
+        original = file.resolve(strict=True)  # so as not to link a symbolic link
         with suppress(OSError):
-            os.link(file, target)
+            os.link(original, target)
             return
-        source = file.open("rb")
-    except OSError as error:
-        raise GpufeedError(
-            f"{file}: {error.strerror}",
-            "a file that you may read",
-            "ask for access, repair the link if it is one, or move it away",
-        ) from error
+        source = original.open("rb")
+    except OSError:
+        target.symlink_to(file.absolute())
+        return
     with source, target.open("xb") as copy:
         shutil.copyfileobj(source, copy)
 

@@ -262,7 +262,7 @@ def _with_machine(rows: pd.DataFrame) -> str:
 
 def _damaged(records: pd.DataFrame) -> list[str]:
     told = records.loc[records["status"] == "unusable", ["path", "sentence"]].itertuples(index=False)
-    return [f"{path}: {why.removeprefix(f'{path}: ')}" for path, why in told]
+    return [why if str(path) in why else f"{path}: {why}" for path, why in told]
 
 
 def _machines(records: pd.DataFrame) -> list[str]:

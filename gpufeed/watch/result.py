@@ -28,6 +28,7 @@ log = logging.getLogger("gpufeed")
 SCHEMA = 1
 BURSTS, BETWEEN = "stock_and_burst", "between_batches"
 SHOWN = ("kind", "first_step", "steps", "seconds")  # of a stretch, in watch.json
+_WRITERS: dict[Path, set[Stretches]] = {}  # of each file
 COPY = (
     "The copy to the device: the loop makes it, and it belongs to the compute side.",
     "The copy to the device: the loader makes it, and it belongs to the end-to-end time alone.",
@@ -216,14 +217,26 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def write(record: Stretches, path: Path | None, wait: bool = False) -> dict[str, Any]:
-    """Write the result so far on rank 0; a file that cannot be written is logged once, at the end."""
+    """Write the result so far on rank 0; a file that cannot be written is logged once, at the end.
+
+    So is, at once, a file that another loader of this process has written.
+    """
     found = result(record, wait)
     if path is not None and record.rank == 0:
+        writers = _WRITERS.setdefault(path, set())
+        if len(writers) == 1 and record not in writers:
+            log.warning(
+                "%s keeps the result of only one of the loaders that write it: give each its own with out=, "
+                "and wrap a loader once, before the epochs",
+                path,
+            )
+        writers.add(record)
         try:
             write_whole(path, json.dumps(found, indent=2) + "\n")
         except (GpufeedError, OSError, ValueError) as error:  # ValueError: an impossible path
             if wait:
-                log.warning("%s was not written (%s): name another file with out=, or None", path, error)
+                why = getattr(error, "found", error)
+                log.warning("%s was not written (%s): name another file with out=, or None", path, why)
     return found
 
 

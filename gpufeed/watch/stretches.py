@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from gpufeed.core.quantities import plural
 from gpufeed.watch.signs import Signs
 
 END, ALONE = "end_to_end", "compute_only"
@@ -222,7 +223,7 @@ def sizes(
         why = (
             f"burst={burst} is too short"
             if third >= burst
-            else f"epochs of {length} steps are too short for a burst"
+            else f"epochs of {plural(length, 'step')} are too short for a burst"
         )
     alike = power(min(WITHOUT_BURSTS, third)) if why else held
     whole = up(max(alike, ahead), math.lcm(accumulate, max(1, workers)))

@@ -116,9 +116,9 @@ def row(
     return {"format": format, "status": status, "sentence": sentence, "bytes": size, **told}
 
 
-def troubles(found: Mapping[str, Any]) -> list[str]:
-    """Return what stopped a list or a measurement as a whole, or else one line for each failed row."""
+def troubles(found: Mapping[str, Any]) -> list[str] | None:
+    """Return a line for each failed row; None if all was stopped, as the document's own sentence says."""
     if found["sentence"]:
-        return [f"{found['status']}: {found['sentence']}"]
+        return None
     failed = (row for row in found["rows"] if row["status"] == "failed")
     return [f"{row.get('format') or row['backend']} failed: {row['sentence']}" for row in failed]

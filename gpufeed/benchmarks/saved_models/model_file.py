@@ -162,7 +162,9 @@ def read(path: Path) -> dict[str, Any]:
         try:
             data = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # UnpicklingError, RuntimeError, OSError ..., depending on the bytes
-            raise GpufeedError(f"{path} is no model file", OURS, "name a model.pt of gpufeed") from error
+            raise GpufeedError(
+                f"{path} is no model file", OURS, "name a model.pt of gpufeed, or train it again"
+            ) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise GpufeedError(
             f"{path}: a file of torch, but no model of gpufeed", OURS, "name a model.pt of gpufeed"

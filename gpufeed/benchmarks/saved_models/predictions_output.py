@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import whole
 
 FORMATS = ("table", "csv", "json")
@@ -87,7 +88,12 @@ def write_json(predictions: Iterable[Prediction], out: TextIO, top: int, classes
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[TextIO]:
     """Yield a text file (UTF-8, undecodable names as their bytes) that is written whole or not at all."""
-    Path(path).parent.stat()  # do not create a mistyped folder
+    if not (folder := Path(path).parent).is_dir():  # do not create a mistyped one
+        raise GpufeedError(
+            f"no folder {folder} to write {Path(path).name} in",
+            "a folder that exists",
+            "create it, or name another",
+        )
     with (
         whole(path) as partial,
         partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,

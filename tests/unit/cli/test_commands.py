@@ -13,6 +13,7 @@ from data_fixtures import REPOSITORY
 from gpufeed import __version__
 from gpufeed.__main__ import COMMANDS, main
 from gpufeed.core.config import HYPER
+from gpufeed.report import comparison
 
 
 def test_help_lists_every_command_with_a_line_and_imports_no_torch():
@@ -38,6 +39,15 @@ def test_a_wrong_name_is_a_sentence_and_a_right_one_gets_the_rest(capsys, monkey
             main(["run", "images", option, few])
         assert ended.value.code == 2
         assert f"a whole number of {least} or more" in capsys.readouterr().err
+
+
+def test_ctrl_c_in_any_command_is_no_traceback(monkeypatch, capsys):
+    def interrupted(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "read_side", interrupted)
+    assert main(["compare", "a", "b"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_init_makes_a_folder_whose_own_hyper_parameters_are_read_and_overwrites_none(capsys, tmp_path):

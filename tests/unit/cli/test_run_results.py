@@ -210,3 +210,7 @@ def test_the_advice_chooses_what_is_measured(paths, tmp_path):
     for other in (None, {"of": best, "best": 1}):  # the document is of another run
         assert advice_lines(str(tmp_path), "own", other, table) == []
     assert advice_lines(str(tmp_path / "elsewhere"), "own", asked, table) == []
+    document.write_text(document.read_text()[:200])
+    (said,) = advice_lines(str(tmp_path), "own", asked, table)
+    assert str(document) in said
+    assert "move the file away and run snakemake" in said

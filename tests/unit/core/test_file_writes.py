@@ -17,7 +17,7 @@ from gpufeed.benchmarks.inference import exported_files as exports
 from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.benchmarks.saved_models.predictions_output import whole_file
 from gpufeed.core import compose, retry_policy
-from gpufeed.core.errors import one_line
+from gpufeed.core.errors import GpufeedError, one_line
 from gpufeed.core.file_writes import whole, write_whole
 from gpufeed.core.folders import unwritable
 from gpufeed.system.job_log import job_log
@@ -125,6 +125,22 @@ def test_another_error_of_a_job_keeps_its_traceback(tmp_path):
     with pytest.raises(RuntimeError, match="odd"), job_log(tmp_path / "log"), whole(tmp_path / "made"):
         raise RuntimeError("odd")
     assert files_below(tmp_path).keys() == {"log"}
+
+
+@pytest.mark.parametrize("what", ["folder", "pipe", "/dev/null", "/dev/stdout", ""])
+def test_only_a_regular_file_is_ever_replaced(what, tmp_path, monkeypatch):
+    """The rename of a whole file would replace /dev/null itself where the user is root."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    before = os.lstat(what or ".")
+    renamed = []
+    monkeypatch.setattr(os, "replace", lambda *names: renamed.append(names))
+    with pytest.raises(GpufeedError, match="no regular file"):
+        write_whole(what, "x")
+    assert not renamed
+    assert os.path.samestat(os.lstat(what or "."), before)
+    assert sorted(os.listdir()) == ["folder", "pipe"]
 
 
 def test_an_export_that_does_not_fit_is_a_row_that_says_so(tmp_path):

@@ -110,6 +110,12 @@ def test_the_sum_and_what_is_left_of_it(tmp_path):
     assert "3 cells' limits" in said
 
 
+def test_a_finished_run_has_nothing_left(tmp_path):
+    (path,) = made.write(tmp_path, made.record(CELL))
+    said = table({"one": [str(path)]}, str(tmp_path), {})
+    assert said.splitlines()[-1].split(maxsplit=2) == ["together", "1.1", "all measured before"]
+
+
 def test_what_no_document_tells_is_said(tmp_path):
     (path,) = made.write(tmp_path, made.record(CELL))
     untold = f"{tmp_path}/records/e/another/0.json"

@@ -88,7 +88,7 @@ def test_the_same_images_give_the_same_bytes(given_images, tmp_path):
 
 def test_a_failed_write_leaves_neither_file_nor_partial(tmp_path):
     (tmp_path / "a.gz").mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(GpufeedError, match="no regular file"):
         write_idx(np.zeros(3, np.uint8), tmp_path / "a.gz")
     assert list(tmp_path.iterdir()) == [tmp_path / "a.gz"]
 

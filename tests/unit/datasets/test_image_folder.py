@@ -207,10 +207,10 @@ def test_a_file_that_is_too_large_for_an_image_is_not_read(kind, tmp_path, monke
     [
         ([], "0 class folders"),
         (["1.jpg", "2.jpg"], "0 class folders"),
-        (["a/1.txt", "b/1.jpg", "b/2.jpg"], "1 class folders"),
-        ([*SPLIT, "val/cow/1.jpg"], "1 evaluation classes without training images, first 'cow'"),
-        ([*FLAT, "a/12:30.jpg"], "1 names of images"),
-        ([*FLAT, os.fsdecode(b"a/\xff.jpg")], "1 names of images"),
+        (["a/1.txt", "b/1.jpg", "b/2.jpg"], "1 class folder with"),
+        ([*SPLIT, "val/cow/1.jpg"], "1 evaluation class without training images, first 'cow'"),
+        ([*FLAT, "a/12:30.jpg"], "1 image name with"),
+        ([*FLAT, os.fsdecode(b"a/\xff.jpg")], "1 image name with"),
     ],
 )
 def test_what_cannot_be_used_is_told(names, found, tmp_path):
@@ -229,12 +229,30 @@ def test_a_broken_image_is_to_be_repaired_in_the_folder_that_it_came_from(tmp_pa
     assert "download" not in error.value.remedy
 
 
-def test_a_link_to_nothing_is_told(tmp_path):
+@pytest.mark.parametrize("form", ["folders", "packed"])
+def test_all_links_to_nothing_are_told_at_once_or_left_out(tmp_path, form):
     source = write(tmp_path / "own", FLAT)
-    (source / "a/gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
-    with pytest.raises(GpufeedError, match=r"gone\.jpg: No such file") as error:
-        prepared(source, tmp_path / "out")
-    assert "link" in error.value.remedy
+    gone = [source / "a/gone.jpg", source / "b/gone too.jpg"]
+    for link in gone:
+        link.symlink_to(tmp_path / "nowhere.jpg")
+    with pytest.raises(GpufeedError, match=f"2 of {len(FLAT) + 2} images") as error:
+        prepare("image_folder", [source], tmp_path / "out", "own", {}, form=form)
+    assert all(f"  {link}: cannot be read: No such file" in error.value.found for link in gone)
+    assert not (tmp_path / "out/manifest.parquet").exists()
+    manifest = prepare("image_folder", [source], tmp_path / "out", "own", {}, 0.5, form=form)
+    assert len(manifest) == len(FLAT)
+    assert [Path(image["path"]).name for image in manifest.info.quarantined] == ["gone.jpg", "gone too.jpg"]
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_symlink()]
+    assert all(link.is_symlink() for link in gone)  # the user's own stay
+
+
+def test_a_pipe_named_like_an_image_is_not_waited_for(tmp_path):
+    source = write(tmp_path / "own", FLAT)
+    os.mkfifo(source / "a/pipe.jpg")
+    assert len(prepared(source, tmp_path / "out")) == len(FLAT)
+
+
+def test_a_folder_that_is_missing_is_told(tmp_path):
     with pytest.raises(GpufeedError, match="no folder"):
         files_below(tmp_path / "nowhere")
 

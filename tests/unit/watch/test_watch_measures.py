@@ -255,6 +255,21 @@ def test_the_file_holds_the_result(tmp_path):
     assert written["versions"]["torch"] == torch.__version__.split("+")[0] or written["versions"]["torch"]
 
 
+def test_a_file_that_several_loaders_write_is_said_once(tmp_path, caplog):
+    path = tmp_path / "watch.json"
+    train, held_out, apart = (watch(fixtures.loader_of(count), out=path) for count in (60, 30, 20))
+    apart.out = tmp_path / "apart.json"
+    for _ in range(2):
+        assert sum(1 for _ in train) == 60
+        assert sum(1 for _ in apart) == 20
+    assert not caplog.messages
+    for epoch in (1, 2):
+        assert sum(1 for _ in held_out) == 30
+        assert json.loads(path.read_text())["steps"] == epoch * 30  # of the last that wrote
+    (said,) = caplog.messages
+    assert str(path) in said
+
+
 @pytest.mark.parametrize("out", ["file/watch.json", "x" * 300, "", "/", "a\0b", "folder"])
 def test_a_file_that_cannot_be_written_stops_nothing_and_is_said_once(tmp_path, caplog, monkeypatch, out):
     monkeypatch.chdir(tmp_path)

@@ -251,6 +251,14 @@ def test_a_training_that_was_stopped_gives_no_files_and_its_sentence(toy, tmp_pa
     assert int8["rows"][0]["status"] == "skipped"
     assert "a machine that this node lacks" in int8["rows"][0]["sentence"]
     assert int8["calibration"] is None
+    # else the terminal would print the document's sentence twice
+    assert exported_files.troubles(listed) is exported_files.troubles(int8) is None
+
+
+def test_each_failed_row_is_a_line():
+    rows = [{"format": "onnx", "status": "done", "sentence": None}]
+    rows += [{"format": "onnx_fp16", "status": "failed", "sentence": "why"}]
+    assert exported_files.troubles({"sentence": None, "rows": rows}) == ["onnx_fp16 failed: why"]
 
 
 def test_without_the_packages_the_program_is_made_and_the_rest_skipped(toy, tmp_path, monkeypatch):

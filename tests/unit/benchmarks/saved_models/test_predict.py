@@ -108,8 +108,18 @@ def test_the_output_file_is_whole_or_not_there(model, photos, tmp_path, capsys):
     assert main([str(tmp_path / "gone.pt"), str(photos), "--output", str(out)]) == 2
     assert out.read_bytes() == before
     assert main([model, str(photos), "--output", str(tmp_path / "no/such/folder.csv")]) == 2
-    assert "No such file or directory" in capsys.readouterr().err
+    assert f"found: no folder {tmp_path / 'no/such'} to write folder.csv in" in capsys.readouterr().err
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("what", ["model.pt", "photos/a_red.jpg", "link.jpg"])
+def test_what_is_read_is_never_written_over(model, photos, tmp_path, what, capsys):
+    (tmp_path / "link.jpg").symlink_to(photos / "a_red.jpg")
+    before = (tmp_path / what).read_bytes()
+    asked = [model, str(photos / "a_red.jpg"), "--output", str(tmp_path / what)]
+    assert main(asked) == 2
+    assert "both to read and to write" in capsys.readouterr().err
+    assert (tmp_path / what).read_bytes() == before
 
 
 @pytest.mark.parametrize(

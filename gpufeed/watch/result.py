@@ -28,7 +28,7 @@ log = logging.getLogger("gpufeed")
 SCHEMA = 1
 BURSTS, BETWEEN = "stock_and_burst", "between_batches"
 SHOWN = ("kind", "first_step", "steps", "seconds")  # of a stretch, in watch.json
-_WRITERS: dict[Path, set[Stretches]] = {}  # of each file
+_WRITERS: dict[Path, set[int]] = {}  # file -> id of each measurement that wrote it
 COPY = (
     "The copy to the device: the loop makes it, and it belongs to the compute side.",
     "The copy to the device: the loader makes it, and it belongs to the end-to-end time alone.",
@@ -217,20 +217,21 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def write(record: Stretches, path: Path | None, wait: bool = False) -> dict[str, Any]:
-    """Write the result so far on rank 0; a file that cannot be written is logged once, at the end.
+    """Write the result so far on rank 0.
 
-    So is, at once, a file that another loader of this process has written.
+    A file that another loader of this process has written is logged once, at once; one that cannot be written
+    once, at the end.
     """
     found = result(record, wait)
     if path is not None and record.rank == 0:
-        writers = _WRITERS.setdefault(path, set())
-        if len(writers) == 1 and record not in writers:
+        writers = _WRITERS.setdefault(path.absolute(), set())
+        if len(writers) == 1 and id(record) not in writers:
             log.warning(
                 "%s keeps the result of only one of the loaders that write it: give each its own with out=, "
                 "and wrap a loader once, before the epochs",
                 path,
             )
-        writers.add(record)
+        writers.add(id(record))
         try:
             write_whole(path, json.dumps(found, indent=2) + "\n")
         except (GpufeedError, OSError, ValueError) as error:  # ValueError: an impossible path

@@ -1,7 +1,6 @@
 """Write the report's files from records, each whole or not there: what the workflow's scripts call."""
 
 import fcntl
-import json
 import logging
 import os
 import re
@@ -25,7 +24,6 @@ from gpufeed.report import (
     page,
     style,
     tables,
-    wording,
 )
 from gpufeed.report.sections import (
     advice,
@@ -42,7 +40,6 @@ from gpufeed.report.sections import (
 
 logger = logging.getLogger("gpufeed")
 Paths = Iterable[str | Path]
-SHOWN = 3  # files that a message names
 OTHERS = re.compile(r"<!-- pages -->(?:<nav.*?</nav>)?", re.DOTALL)  # where a page links to the others
 TITLE = re.compile("<title>(.*?) · ")
 
@@ -211,34 +208,6 @@ def say_missing(found: find_results.Found, plan_info: Mapping) -> str:
             command = page.command(plan_info, name)
             lines.append(f"missing: {name}: {find_results.told(ours)} (measure them: {command})")
     return "\n".join(lines)
-
-
-def refuse_changed(folder: str | Path) -> None:
-    """Raises GpufeedError where documents below a folder, to be published, are not of a commit as it is.
-
-    Documents without a machine are of earlier versions, when a copy without .git did not know its changes:
-    these documents stay, and every table says that their changes are unknown.
-    """
-    wrong = []
-    for path in sorted(Path(folder).rglob("*.json")):
-        try:
-            found = json.loads(path.read_text())
-        except ValueError:
-            wrong.append(f"{path} (no JSON)")
-            continue
-        made_by = found.get("environment") if isinstance(found, dict) else None
-        if isinstance(made_by, dict) and "machine" in made_by:
-            commit, dirty = made_by.get("commit"), made_by.get("dirty")
-            if commit is None or dirty is not False:
-                wrong.append(f"{path} ({wording.commit(commit, dirty)})")
-    if wrong:
-        more = f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise GpufeedError(
-            f"{len(wrong)} of {folder} measured by code that is no commit: {', '.join(wrong[:SHOWN])}{more}",
-            "documents of a commit without changes, which others can measure again",
-            "commit, run python -m gpufeed.cluster.bundle.code before the code goes to a node without git, "
-            f"and measure them again; until then keep them out of {folder}",
-        )
 
 
 def _usable(read: Callable[[str | Path], Any], paths: Paths) -> list[tuple[str | Path, Any]]:

@@ -2,14 +2,12 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
 from gpufeed.core.cells import without_later
-from gpufeed.core.folders import records_below
 from gpufeed.report import comparable, significance
-from gpufeed.report.load_records import AXES, grouped, read_records, timed
+from gpufeed.report.load_records import AXES, grouped, timed
 from gpufeed.report.wording import machine
 from gpufeed.system.statistics import FASTER, FEW, SAME, SLOWER, UNLIKE, Ratio, difference
 
@@ -19,11 +17,6 @@ SAME_SETTINGS = [
     "experiment", *(axis for axis in AXES if axis != "seed"), "cores_asked", "step_limit", "precision",
     "overrides",
 ]  # fmt: skip
-
-
-def read_side(folder: str | Path) -> pd.DataFrame:
-    """All records below a folder, as `read_records` gives them; raises what records_below raises."""
-    return read_records(records_below(folder))
 
 
 def matched(

@@ -86,10 +86,12 @@ def piped(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequenc
 
 def remarks(found: Comparison) -> list[str]:
     """Reasons and notes, each once with the number of its cells, and what only one side has."""
+    rows = found.rows
+    reasons = rows.loc[rows["forced"].astype(bool) | (rows["verdict"] == REFUSED), "reason"]
     blocks = [
-        _counted("Refused" if not found.forced else "Forced, although", _reasons(found)),
+        _counted("Refused" if not found.forced else "Forced, although", _split(reasons)),
         _counted("Not measured on both sides", _unmeasured(found)),
-        _counted("To keep in mind", _split(found.rows["notes"])),
+        _counted("To keep in mind", _split(rows["notes"])),
     ]
     blocks += [_only(found, side) for side in found.only]
     for side, paths in found.damaged.items():
@@ -111,11 +113,6 @@ def _only(found: Comparison, side: str) -> str:
     more = [f"- and {len(single) - MOST_NAMED} more"] if len(single) > MOST_NAMED else []
     title = f"Only in {side}, {plural(len(names), 'cell')}:"
     return "\n".join([title, "", *lines, *single[:MOST_NAMED], *more])
-
-
-def _reasons(found: Comparison) -> Counter[str]:
-    rows = found.rows
-    return _split(rows.loc[rows["forced"].astype(bool) | (rows["verdict"] == REFUSED), "reason"])
 
 
 def _unmeasured(found: Comparison) -> Counter[str]:

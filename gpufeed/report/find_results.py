@@ -100,7 +100,8 @@ def find_own(results: str | Path, experiments: Iterable[str], plans: Plans) -> F
     there = on_disk(root, experiments)
     ours = [part for name in experiments for part in planned(name, plans.get(name, NOTHING))]
     wanted = {root / path for part in ours for path in _with_second(part)}
-    wanted |= {path for path in there["evaluations"] if _of_a_planned_cell(path, plans)}
+    evaluations = ((path, plans.get(path.parts[-3], NOTHING)) for path in there["evaluations"])
+    wanted |= {path for path, plan in evaluations if path.parts[-2] in plan["cells"]}
     parts = (part for name, plan in plans.items() for part in planned(name, plan))
     by_all = {root / path for part in parts for path in _with_second(part)} | wanted
     existing = {path for paths in there.values() for path in paths}
@@ -119,11 +120,6 @@ NOTHING = {"cells": [], "repeats": 0}
 def _with_second(part: Part) -> list[Path]:
     """Where a part lies, and of a repeat where it lies if it was measured once more."""
     return [part.path, again(part.path)] if part.kind == "records" else [part.path]
-
-
-def _of_a_planned_cell(evaluation: Path, plans: Plans) -> bool:
-    name, cell = evaluation.parent.parent.name, evaluation.parent.name
-    return cell in plans.get(name, NOTHING)["cells"]
 
 
 def find_reference(results: str | Path, experiments: Iterable[str], plans: Plans) -> Found:

@@ -1,6 +1,6 @@
 """The leaderboard of an experiment: one row per cell, in words for page and Markdown, and sortable values."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,21 +139,16 @@ def _without_shared(filled: Sequence[dict[str, Field]]) -> str:
 
 
 def in_order(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells (at least one) task by task with `label` and `task`, then those that were not measured."""
-    return pd.concat(list(_task_by_task(cells)))
-
-
-def _task_by_task(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The cells task by task with `label` and `task`, then those that were not measured."""
-    for rows in tables.tasks(cells):
-        yield tables.ranked(rows).assign(task=wording.task(rows))
+    """Return the cells (at least one) task by task, those not measured last, with `label` and `task`."""
+    parts = [tables.ranked(rows).assign(task=wording.task(rows)) for rows in tables.tasks(cells)]
     rest = cells[cells["images_per_s"].isna()]
     known, damaged = rest[rest["loader"].notna()], rest[rest["loader"].isna()]
     known = known.assign(augmented=known["augment"].map(wording.augmented))
     for _, rows in known.groupby(tables.SAME_TASK, dropna=False, sort=False):
-        yield rows.assign(label=wording.labels(rows), task=wording.task(rows))
+        parts.append(rows.assign(label=wording.labels(rows), task=wording.task(rows)))
     if len(damaged):
-        yield damaged.assign(label=damaged["cell_id"], task="")
+        parts.append(damaged.assign(label=damaged["cell_id"], task=""))
+    return pd.concat(parts)
 
 
 def _facets(row: pd.Series) -> dict[str, str]:

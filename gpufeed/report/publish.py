@@ -54,7 +54,7 @@ def write(made: Iterable[pd.DataFrame | Figure], outs: Paths) -> None:
 def tabulate(
     record_paths: Paths, out_cells: str | Path, out_batches: str | Path, advice_paths: Paths = ()
 ) -> None:
-    """Writes the table of cells and the table batch by batch (columns: see `tables`).
+    """Write the table of cells and the table of batches (columns: see `tables`).
 
     advice_paths: of the experiment's advice, whose predicted rates the cells have then.
     """
@@ -66,7 +66,7 @@ def tabulate(
 
 
 def plot(record_paths: Paths, *outs: str | Path) -> None:
-    """Writes the four figures of an experiment: throughput, breakdown, workers, timeline."""
+    """Write the four figures of an experiment: throughput, breakdown, workers, timeline."""
     table, steps = _read(record_paths)
     cells = tables.cells(table, steps)
     drawn = [draw(cells) for draw in (figures.throughput, figures.breakdown, figures.workers)]
@@ -85,7 +85,7 @@ def plot_side_by_side(record_paths: Paths, pair: Mapping[str, str], *outs: str |
 
 
 def tabulate_sweep(paths: Paths, out: str | Path) -> None:
-    """Writes the table of decoders (decoding_tables.COLUMNS)."""
+    """Write the table of decoders (decoding_tables.COLUMNS)."""
     points, troubles = decoding_tables.read_sweeps(paths)
     for trouble in troubles.itertuples():
         logger.warning("%s %s: %s", trouble.decoder, trouble.status, trouble.sentence)
@@ -93,25 +93,25 @@ def tabulate_sweep(paths: Paths, out: str | Path) -> None:
 
 
 def plot_sweep(paths: Paths, *outs: str | Path) -> None:
-    """Writes the figures of decoders: crossover and decoding."""
+    """Write the figures of decoders: crossover and decoding."""
     points, _ = decoding_tables.read_sweeps(paths)
     write((decoding.draw_crossover(points), decoding.draw_decoding(points)), outs)
 
 
 def plot_ceilings(paths: Paths, *outs: str | Path) -> None:
-    """Writes the table and the figure of ceilings."""
+    """Write the table and the figure of ceilings."""
     found = [found for _, found in _usable(record.CEILINGS.read, paths)]
     write((ceilings_rows.table(found), ceilings.draw_epochs(found)), outs)
 
 
 def plot_inference(paths: Paths, *outs: str | Path) -> None:
-    """Writes the table and the figure of models in use."""
+    """Write the table and the figure of models in use."""
     found = _usable(record.INFERENCE.read, paths)
     write((inference_rows.table(path for path, _ in found), inference.draw([one for _, one in found])), outs)
 
 
 def plot_confusion(path: str | Path, out: str | Path) -> None:
-    """Writes the figure of one evaluation; without a matrix it says why in a sentence."""
+    """Write the figure of one evaluation; without a matrix it says why in a sentence."""
     drawn = [confusion.draw(found) for _, found in _usable(confusion.read, [path])]
     write(drawn or [style.sentence_figure("Nothing to draw: the evaluation cannot be used.")], [out])
 
@@ -119,7 +119,7 @@ def plot_confusion(path: str | Path, out: str | Path) -> None:
 def compare(
     records: Paths, baseline: Paths, names: tuple[str, str], out_csv: str | Path, out_markdown: str | Path
 ) -> None:
-    """Writes the comparison of two sets of records: its rows (`comparison.COLUMNS`), and all it says.
+    """Write the comparison of two sets of records: its rows (`comparison.COLUMNS`), and its text.
 
     A regression or a refused cell fails nothing: whoever wants an exit code runs `python -m gpufeed.compare`.
     """
@@ -133,7 +133,7 @@ def compare(
 def report(
     results: str | Path, experiments: Iterable[str], plan_info: Mapping, out_html: str | Path
 ) -> find_results.Found:
-    """Writes the report from own results, from published ones if there are none; measures nothing."""
+    """Write the report from own results, or from published ones without own ones; measure nothing."""
     experiments, plans = list(experiments), plan_info["experiments"]
     found = find_results.find_own(results, experiments, plans)
     if not found.measured:
@@ -200,7 +200,7 @@ def _page_at(path: Path) -> str | None:
 
 
 def say_missing(found: find_results.Found, plan_info: Mapping) -> str:
-    """What is missing, a line an experiment, with the command that measures it; empty if nothing is."""
+    """Return what is missing, a line an experiment with the command that measures it; empty if nothing is."""
     lines = []
     for name in plan_info["experiments"]:
         ours = [part for part in found.missing if part.experiment == name]
@@ -211,7 +211,7 @@ def say_missing(found: find_results.Found, plan_info: Mapping) -> str:
 
 
 def _usable(read: Callable[[str | Path], Any], paths: Paths) -> list[tuple[str | Path, Any]]:
-    """(path, document) of what can be used; the rest is told in the log, and on the page."""
+    """Return (path, document) of each usable document; the others are logged, and named on the page."""
     found = []
     for path in paths:
         try:
@@ -222,7 +222,7 @@ def _usable(read: Callable[[str | Path], Any], paths: Paths) -> list[tuple[str |
 
 
 def _read(record_paths: Paths):
-    """(records, step tables beside them); what cannot be read is told in the log."""
+    """Return (records, step tables beside them); what cannot be read is logged."""
     paths = list(record_paths)
     table = load_records.read_records(paths)
     steps, damaged = load_records.read_steps(map(find_results.steps_beside, paths))

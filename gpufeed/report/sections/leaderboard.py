@@ -88,7 +88,7 @@ class Board:
         return FACETS[facet][0]
 
     def shown(self, row: Row) -> list[tuple[Column, Field]]:
-        """The fields of a row that a page shows at first, each with its column."""
+        """Return the fields of a row that a page shows at first, each with its column."""
         both = zip(self.columns, row.fields, strict=True)
         return [(column, field) for column, field in both if not column.more]
 
@@ -96,7 +96,7 @@ class Board:
 def board(
     cells: pd.DataFrame, records: pd.DataFrame, folders: Mapping[str, str] | None = None
 ) -> Board | None:
-    """The leaderboard of one experiment; None without cells.
+    """Return the leaderboard of one experiment; None without cells.
 
     cells: as `tables.cells` makes them, with the columns of `ceilings_rows.limits` where there are any.
     records: of the same experiment. folders: dataset -> the user's own folder of its class folders. Tasks one
@@ -163,7 +163,7 @@ def _choices(rows: Sequence[Row]) -> dict[str, list[str]]:
 def _calls(
     cells: pd.DataFrame, records: pd.DataFrame, folders: Mapping[str, str]
 ) -> tuple[list[int | None], list[Call]]:
-    """For each cell the number of its script, and the scripts; cells with the same one share it."""
+    """Return the number of each cell's script, and the scripts; cells with the same script share it."""
     known = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
     caches = {row["cell_id"]: row["facts"]["cache"] for _, row in known.iterrows()}
     shared = records[records["engines_share"].notna()]
@@ -211,7 +211,7 @@ def _predicted(row: pd.Series, rate: float) -> Field:
 
 
 def _steady(row: pd.Series, rate: float) -> Field:
-    """The steady rate, and below it what the start of an epoch costs."""
+    """Return the steady rate, and below it what the start of an epoch costs."""
     seconds = row["epoch_start_s"]
     if pd.isna(seconds):
         return Field(wording.count(rate), "no start after warm-up", float(rate))
@@ -237,7 +237,7 @@ def _wait(_: pd.Series, share: float) -> Field:
 
 
 def _memory(row: pd.Series, host: float) -> Field:
-    """Of the GPU, or where none trained of the host."""
+    """Return the GPU's peak memory, or the host's if no GPU trained."""
     gpu = row["peak_gpu_mib"]
     mib, of = (host, "host") if pd.isna(gpu) else (gpu, "GPU")
     return Field(f"{mib:,.0f}", of, float(mib))

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import whole
-from gpufeed.datasets.archive import reading
+from gpufeed.datasets.archive import malformed, reading
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import checksums, png, staging
 
@@ -85,9 +84,9 @@ def read_split(files: dict[str, Path], split: str, classes: int, most: int) -> t
     image_file, label_file = (files[name] for name in FILES[split])
     images, labels = read_idx(image_file, 3, most), read_idx(label_file, 1, most)
     if len(images) != len(labels):
-        raise _malformed(label_file, f"{len(labels)} labels for {len(images)} images", "one label an image")
+        raise malformed(f"{len(labels)} labels for {len(images)} images", label_file, "one label an image")
     if len(labels) and labels.max() >= classes:
-        raise _malformed(label_file, f"label {labels.max()}", f"labels from 0 to {classes - 1}")
+        raise malformed(f"label {labels.max()}", label_file, f"labels from 0 to {classes - 1}")
     return images, labels
 
 
@@ -104,15 +103,14 @@ def read_idx(path: Path, dimensions: int, most: int = MOST_BYTES) -> np.ndarray:
         data = file.read(prod(shape) + 1) if prod(shape) <= most else b""
     magic = bytes([0, 0, 8, dimensions])
     if header[:4] != magic:
-        raise _malformed(
-            path, f"first bytes {header[:4].hex(' ')}", f"{magic.hex(' ')} (uint8, {dimensions} dimensions)"
-        )
+        expected = f"{magic.hex(' ')} (uint8, {dimensions} dimensions)"
+        raise malformed(f"first bytes {header[:4].hex(' ')}", path, expected)
     if len(header) < start:
-        raise _malformed(path, f"a header of {len(header)} bytes", f"{start} bytes")
+        raise malformed(f"a header of {len(header)} bytes", path, f"{start} bytes")
     if prod(shape) > most:
-        raise _malformed(path, f"the shape {shape}", f"{most:,} bytes at most")
+        raise malformed(f"the shape {shape}", path, f"{most:,} bytes at most")
     if len(data) != prod(shape):
-        raise _malformed(path, f"{len(data)} bytes of data", f"{prod(shape)} for the shape {shape}")
+        raise malformed(f"{len(data)} bytes of data", path, f"{prod(shape)} for the shape {shape}")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
@@ -121,7 +119,3 @@ def write_idx(array: np.ndarray, path: Path) -> None:
     header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     with whole(path, shared=True) as partial:
         partial.write_bytes(gzip.compress(header + array.tobytes(), mtime=0))
-
-
-def _malformed(path: Path, found: str, expected: str) -> GpufeedError:
-    return GpufeedError(f"{found} in {path}", expected, "download the file again and check its sha256")

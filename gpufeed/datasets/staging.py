@@ -15,7 +15,7 @@ from PIL import Image
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk, sha256_of
-from gpufeed.datasets.archive import is_plain_name
+from gpufeed.datasets.archive import is_plain_name, malformed
 from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
 
 NO_SHAPE = (0, 0, 0)
@@ -163,14 +163,7 @@ def check_class_names(classes: list[str], where: object) -> None:
     """Raise GpufeedError unless the names differ and each can be a folder's name."""
     for name in classes:
         if not is_plain_name(name):
-            raise GpufeedError(
-                f"class name {name!r} in {where}",
-                "a name that can be one folder",
-                "download the archive again and check its sha256",
-            )
+            raise malformed(f"class name {name!r}", where, "a name that can be one folder")
     if not classes or len(set(classes)) != len(classes):
-        raise GpufeedError(
-            f"{len(classes)} class names of which {len(set(classes))} differ, in {where}",
-            "at least one class name, and each of them once",
-            "download the archive again and check its sha256",
-        )
+        found = f"{len(classes)} class names of which {len(set(classes))} differ,"
+        raise malformed(found, where, "at least one class name, and each of them once")

@@ -115,7 +115,7 @@ class _Moments:
         self.pixels, self.sum, self.squares = 0, np.zeros(3), np.zeros(3)
 
     def add(self, image: np.ndarray) -> None:
-        """image: uint8 (H, W, 3), or (H, W), which counts as three equal channels."""
+        """Add an image, uint8 (H, W, 3), or (H, W), which counts as three equal channels."""
         values = np.atleast_3d(image).reshape(image.shape[0] * image.shape[1], -1) / 255  # (H * W, C)
         self.pixels += len(values)
         self.sum += values.sum(axis=0)

@@ -13,15 +13,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from gpufeed.core.config_sources import IDX_FILES
 from gpufeed.core.file_writes import whole
 from gpufeed.datasets.archive import malformed, reading
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import checksums, png, staging
 
-FILES = {
-    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
-    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
-}
 MOST_LABELS = 256  # a label is one byte
 MOST_BYTES = 2**27  # of an unpacked file: MNIST and its like have 47 MB of training images
 AT_ONCE = 4096  # images whose pixels are counted at once
@@ -47,13 +44,13 @@ def lay_out(
 ) -> Manifest:
     """Write the images as `out/images/<train|test>/<class>/*.png` (one channel) and their manifest.
 
-    files: the four of FILES by name. looks: by default measured from the training pixels. source: where the
+    files: those of IDX_FILES by name. looks: by default measured from the training pixels. source: where the
     files come from, noted in the manifest beside their checksums. most: as in `read_idx`. Raises GpufeedError
     for a damaged file and for images and labels that do not match.
     """
     folders = [name.replace("/", "-").replace(" ", "_") for name in classes]
     with staging(out) as stage:
-        splits = {split: read_split(files, split, len(classes), most) for split in FILES}
+        splits = {split: read_split(files, split, len(classes), most) for split in IDX_FILES}
         total = sum(len(labels) for _, labels in splits.values())
         with tqdm(total=total, desc=f"{dataset}: images", unit=" images", disable=None) as bar:
             for split, (images, labels) in splits.items():
@@ -81,7 +78,7 @@ def measured(images: np.ndarray) -> Looks:
 
 def read_split(files: dict[str, Path], split: str, classes: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Return uint8 images (N, H, W) and uint8 labels (N,), checked against each other."""
-    image_file, label_file = (files[name] for name in FILES[split])
+    image_file, label_file = (files[name] for name in IDX_FILES[split])
     images, labels = read_idx(image_file, 3, most), read_idx(label_file, 1, most)
     if len(images) != len(labels):
         raise malformed(f"{len(labels)} labels for {len(images)} images", label_file, "one label an image")

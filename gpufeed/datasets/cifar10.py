@@ -191,5 +191,5 @@ def _write_batch(
     """Write one PNG an image. images: uint8 (N, 32, 32, 3); labels: int64 (N,)."""
     for image, label in zip(images, labels.tolist(), strict=True):
         name = f"{len(stage.rows):05d}.png"  # the sample id
-        stage.add(split, classes[label], name, label, png(np.ascontiguousarray(image)), (32, 32, 3))
+        stage.add(split, classes[label], name, label, png(image), (32, 32, 3))
         bar.update()

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -96,9 +97,18 @@ def image_path(split: str, class_folder: str, name: str) -> str:
 
 def png(pixels: np.ndarray) -> bytes:
     """Return uint8 (H, W, 3) or grayscale (H, W) as a lossless PNG."""
-    # encoded in memory: Pillow writing into a file loses the errno of a full disk
+    return encoded(pixels, "PNG")
+
+
+def jpeg(pixels: np.ndarray, quality: int, subsampling: str = "4:2:0") -> bytes:
+    """Return uint8 (H, W, 3) or grayscale (H, W) as a baseline JPEG."""
+    return encoded(pixels, "JPEG", quality=quality, subsampling=subsampling)
+
+
+def encoded(pixels: np.ndarray, format: str, **options: Any) -> bytes:
+    """Encode an image in memory: Pillow writing into a file loses the errno of a full disk."""
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
+    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, format, **options)
     return buffer.getvalue()
 
 

@@ -24,7 +24,7 @@ BOUNDS = {
     CPU: "CPU cores",
     DEVICE: "the GPU, shared",
 }
-OFF = 0.15  # of a prediction: a measured rate that is further away is told with the distance
+OFF = 0.15  # of a prediction: a measured rate further away is reported with its distance
 
 
 def lines(advice: Mapping[str, Any], measured: Mapping[str, float] | None = None) -> list[str]:

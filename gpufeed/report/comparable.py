@@ -13,7 +13,7 @@ from gpufeed.report.wording import listing
 
 POWER_TOLERANCE = 0.01  # limits are set, not measured: a larger step is another setting
 # A GPU's boost moves by a few percent with its temperature. From here on the clocks are locked otherwise, or
-# one side was throttled, and explain more than most changes that anybody looks for.
+# one side was throttled, which explains more than most changes.
 CLOCK_TOLERANCE = 0.10
 FACTS = {"samples": "images", "classes": "classes", "height": "pixels in height", "width": "pixels in width"}
 Sides = tuple[pd.DataFrame, pd.DataFrame]  # the finished repeats of a cell in A, and in B

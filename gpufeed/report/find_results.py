@@ -94,7 +94,7 @@ def find_own(results: str | Path, experiments: Iterable[str], plans: Plans) -> F
     """Return the planned results of these experiments, with second records beside the first ones.
 
     A verdict of the gate that any experiment plans is not stale. Nor is the evaluation of a planned cell
-    whose model the plan does not keep, since anybody may ask for one: it is shown.
+    whose model the plan does not keep: it was made on request, and is shown.
     """
     root, experiments = Path(results), list(experiments)
     there = on_disk(root, experiments)

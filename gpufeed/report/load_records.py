@@ -110,7 +110,7 @@ def read_steps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, list[str]]:
 def read_epochs(records: pd.DataFrame) -> pd.DataFrame:
     """Return one row an epoch of every finished repeat: its keys and the epoch's numbers.
 
-    held_out_loss and top1 are of the evaluation after that epoch, NaN where nobody asked.
+    held_out_loss and top1 are of the evaluation after that epoch, NaN without one.
     """
     keys = ["path", "experiment", "cell_id", "repeat", "hardware", "stack", "torch", "batch_size"]
     rows = [

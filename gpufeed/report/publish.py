@@ -121,7 +121,7 @@ def compare(
 ) -> None:
     """Write the comparison of two sets of records: its rows (`comparison.COLUMNS`), and its text.
 
-    A regression or a refused cell fails nothing: whoever wants an exit code runs `python -m gpufeed.compare`.
+    A regression or a refused cell is no error here; `python -m gpufeed.compare` has exit codes for them.
     """
     sides = (load_records.read_records(paths) for paths in (records, baseline))
     found = comparison.compare(*sides, names)

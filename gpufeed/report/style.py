@@ -37,7 +37,7 @@ INKS = {  # what follows the colours of a page
 }  # fmt: skip
 HINT = "hint: "  # begins the gid of what has a hint
 MOST_HINTS = 30  # in an alternative text
-MOST_PANELS = 12  # of a figure: nobody looks through more, and each takes a third of a CPU second
+MOST_PANELS = 12  # of a figure; each takes a third of a CPU second
 # Whiskers of bars that have no look of their own.
 RANGE = {"fmt": "none", "ecolor": "black", "capsize": 2, "lw": 1, "zorder": 3}
 ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 8}  # of a number above a mark

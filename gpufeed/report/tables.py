@@ -143,19 +143,20 @@ BATCH_COLUMNS = {name: f"{name.removesuffix('_ms').title()}(ms)" for name in PHA
 def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return one row a cell and machine (CELL_COLUMNS), with medians over its finished repeats.
 
-    Times are those of the timed ones, n_repeats of them: a repeat that was taken up again has none.
+    steps: from `read_steps`; without them EPOCH_MEASURES (see `epoch_starts`) are NaN. Times and n_repeats
+    are of the timed repeats: one that was resumed has no times. images_per_s has min, max and, from six
+    repeats on, a 95 % interval.
 
-    variant: the overrides that not all cells of its experiment share. accompanied: in how many of the timed
-    repeats another process was on the GPU. disturbed: in how many other processes used more of the cores than
-    `repeats.DISTURBED`; others_cpu_share_max: the most that they used in any. measured_again: how many were
-    measured twice. cores_asked: those that the cell was kept on, 0 where it had all. Columns that are not of
-    CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT); ceiling_repeats, that of the cell's ceiling,
-    None without one; batch_size_asked, which is larger than batch_size where it did not fit; and settings,
-    which says that those of the loader were tuned; leaking: in how many repeats a memory seemed to leak.
-    images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
-    images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
+    variant: the overrides that not all cells of its experiment share. cores_asked: those that the cell was
+    pinned to, 0 for all. Of the timed repeats, accompanied counts those with another process on the GPU,
+    disturbed those in which other processes used more of the cores than `repeats.DISTURBED`
+    (others_cpu_share_max: the most in any), measured_again those that were measured twice. ceiling_share:
+    images_per_s over that of the `replay` cells with the same work on the device, NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.
-    steps: as `read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
+
+    UNWRITTEN: repeats, a table of the timed repeats (REPEAT); ceiling_repeats, that of the cell's ceiling, or
+    None; batch_size_asked, larger than batch_size if it did not fit; settings, whether the loader's were
+    tuned; leaking, in how many repeats a memory seemed to leak.
     """
     records = with_telemetry(records.merge(epoch_starts(records, steps), on="path", how="left"))
     groups = records.groupby(IDENTITY, dropna=False, sort=False)

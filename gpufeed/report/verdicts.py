@@ -17,7 +17,7 @@ BASELINE = "dataloader_sync"
 ON_DEVICE = "resident"  # its samples lie on the device before the first epoch: it loads nothing
 NEVER = 0.01  # of the step: a smaller share of waiting counts as none
 MOST_SHOWN = 2  # sentences below the lead of a headline
-MOST_ANSWERS = 50  # beside those of the headlines: nobody reads more of them
+MOST_ANSWERS = 50  # shown beside those of the headlines
 MOSTLY_AT_START = 0.25  # of the wait: from here on the first batches of the epochs are worth a sentence
 # What two loaders have in common where the comparison is between the loaders alone.
 EQUAL = [

@@ -38,7 +38,7 @@ from gpufeed.workflow.gates import REFERENCE, waits
 from gpufeed.workflow.report import Report
 from gpufeed.workflow.run import Run
 
-MANY = 0.2  # share of the cores: other processes that use more are told of
+MANY = 0.2  # share of the cores: a larger use by other processes is reported
 
 
 def experiment_of(target: str, results: str) -> str:

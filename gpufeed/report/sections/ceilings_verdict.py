@@ -16,8 +16,8 @@ from gpufeed.system.statistics import BUSY, ENOUGH_FOR_INTERVAL, FAR, FEW_PERCEN
 
 COMPUTE, INPUT, START = "compute-bound", "input-bound", "start-up-bound"
 BALANCED, OPEN = "balanced", "no verdict"
-FED = 1 / MATTERS  # an AU from which on all that input costs is nobody's reason to change anything
-LOST = 0.9  # an AU below which the input is what to work on
+FED = 1 / MATTERS  # AU from which on the cost of the input does not matter
+LOST = 0.9  # AU below which the input is the bottleneck
 HALF = 0.5  # of the wait: what a stage must have to be named as its cause
 NOTED = 0.03  # of the epoch: what a stage, or the start of the epochs, must have to be mentioned
 GROWN = 0.005  # of the epoch: what the steps' growth must have to be mentioned; less is rounded away

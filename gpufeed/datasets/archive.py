@@ -133,11 +133,6 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def malformed(found: str, where: object, expected: str) -> GpufeedError:
-    """Return the error for a downloaded file that holds something else than its layout expects."""
-    return GpufeedError(f"{found} in {where}", expected, "download the file again and check its sha256")
-
-
 def is_plain_name(name: str) -> bool:
     """Return whether `name` can be one file or folder inside another folder, and nothing else."""
     return name not in ("", ".", "..") and not any(char in "/\\:" or ord(char) < 32 for char in name)

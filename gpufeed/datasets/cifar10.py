@@ -15,12 +15,13 @@ from tqdm import tqdm
 
 from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
-from gpufeed.datasets.archive import malformed, members
+from gpufeed.datasets.archive import members
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import (
     Staging,
     check_class_names,
     checksums,
+    malformed,
     only_archive,
     png,
     staging,

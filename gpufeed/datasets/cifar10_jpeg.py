@@ -13,10 +13,10 @@ from tqdm import tqdm
 
 from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
-from gpufeed.datasets.archive import malformed, members, reading
+from gpufeed.datasets.archive import members, reading
 from gpufeed.datasets.cifar10 import MEAN, STD
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import checksums, header_shape, only_archive, staging
+from gpufeed.datasets.staging import checksums, header_shape, malformed, only_archive, staging
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 SPLITS = ("train", "test")

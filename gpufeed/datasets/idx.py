@@ -15,9 +15,9 @@ from tqdm import tqdm
 
 from gpufeed.core.config_sources import IDX_FILES
 from gpufeed.core.file_writes import whole
-from gpufeed.datasets.archive import malformed, reading
+from gpufeed.datasets.archive import reading
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import checksums, png, staging
+from gpufeed.datasets.staging import checksums, malformed, png, staging
 
 MOST_LABELS = 256  # a label is one byte
 MOST_BYTES = 2**27  # of an unpacked file: MNIST and its like have 47 MB of training images

@@ -16,7 +16,7 @@ from PIL import Image
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk, sha256_of
-from gpufeed.datasets.archive import is_plain_name, malformed
+from gpufeed.datasets.archive import is_plain_name
 from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
 
 NO_SHAPE = (0, 0, 0)
@@ -167,6 +167,11 @@ def only_manifest(archives: list[Path], layout: str, of: str) -> Manifest:
     """Return the only archive of a layout, the manifest of the dataset `of`; raise GpufeedError otherwise."""
     remedy = "give the source `options: {of: ...}` and no files"
     return Manifest.read(only_archive(archives, layout, f"the manifest of {of}", remedy))
+
+
+def malformed(found: str, where: object, expected: str) -> GpufeedError:
+    """Return the error for a downloaded file that holds something else than its layout expects."""
+    return GpufeedError(f"{found} in {where}", expected, "download the file again and check its sha256")
 
 
 def check_class_names(classes: list[str], where: object) -> None:

@@ -19,9 +19,9 @@ from gpufeed.core.compose import shipped
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import sha256_of, whole
 from gpufeed.datasets import cifar10, cifar10_jpeg, tiny_imagenet
-from gpufeed.datasets.archive import malformed, members
+from gpufeed.datasets.archive import members
 from gpufeed.datasets.download import SourceFile, fetch
-from gpufeed.datasets.staging import jpeg
+from gpufeed.datasets.staging import jpeg, malformed
 
 TOP = "tiny-imagenet-200/"
 WNIDS = """

@@ -12,13 +12,14 @@ from tqdm import tqdm
 
 from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
-from gpufeed.datasets.archive import Member, malformed, members
+from gpufeed.datasets.archive import Member, members
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import (
     Staging,
     check_class_names,
     checksums,
     header_shape,
+    malformed,
     only_archive,
     staging,
 )

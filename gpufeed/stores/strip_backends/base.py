@@ -19,14 +19,16 @@ from gpufeed.stores.strips_store import Strip
 class StripBackend(ABC):
     """A decoder of strips for one device; its calls queue their work on the device's current stream.
 
-    tolerance: of an image of a strip against its file decoded by Pillow.
+    tolerance: of an image of a strip against its file decoded by Pillow. seams: whether the top and bottom
+    row of an image may take colour from its neighbour in the strip.
     """
 
     name: ClassVar[str]
     tolerance: ClassVar[Tolerance]
+    seams: ClassVar[bool]
 
     def __init__(self, device: torch.device, threads: int):
-        """Set the device and the cores to use; raise Skip if this node lacks what the backend needs."""
+        """threads: cores that it may use. Raises Skip if this node lacks what it needs."""
         self.device, self.threads = device, threads
 
     @abstractmethod

@@ -47,6 +47,7 @@ class CpuStrips(StripBackend):
     # Seam rows differ by up to 91 on the real 64 x 64 JPEGs, by 5.1 in the mean over such a row, and an
     # image has two of them; the first and last row count for more the smaller an image is.
     tolerance = Tolerance(140, 4.0)
+    seams = True
 
     def __init__(self, device: torch.device, threads: int):
         super().__init__(device, threads)

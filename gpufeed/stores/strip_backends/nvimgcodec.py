@@ -20,6 +20,7 @@ class NvImageCodecStrips(StripBackend):
 
     name = "nvimgcodec"
     tolerance = Tolerance(140, 4.0)  # seam rows: up to 68, and 0.56 in the mean over an image of 64 rows
+    seams = True
 
     def __init__(self, device: torch.device, threads: int):
         super().__init__(device, threads)

@@ -17,6 +17,7 @@ class TorchvisionStrips(StripBackend):
 
     name = "torchvision_cuda"
     tolerance = Tolerance(160, 12.0)  # that of the decoder with the same name
+    seams = False
 
     def __init__(self, device: torch.device, threads: int):
         super().__init__(device, threads)

@@ -110,7 +110,7 @@ def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
         together = pd.concat(
             rows.assign(label=wording.labels(rows), task=wording.task(rows)) for rows in panels[:MOST_ROWS]
         )
-        shared, names = wording.unshared((together["task"] + ", " + together["label"]).tolist())
+        shared, names = wording.split_shared((together["task"] + ", " + together["label"]).tolist())
         lines = [*textwrap.wrap(shared, style.TITLE_LETTERS)]
         lines += [*textwrap.wrap(machine, style.TITLE_LETTERS), *_slower(left_out)]
         named = [name or label for name, label in zip(names, together["label"], strict=True)]

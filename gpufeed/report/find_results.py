@@ -138,7 +138,7 @@ def find_reference(results: str | Path, experiments: Iterable[str], plans: Plans
     return replace(found, reference=found.measured)
 
 
-def told(parts: Iterable[Part]) -> str:
+def in_words(parts: Iterable[Part]) -> str:
     """Return parts in words, such as `6 repeats of 2 cells and 3 decoders alone`; `nothing` without any.
 
     A verdict that several experiments wait for counts once.

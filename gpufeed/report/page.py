@@ -332,4 +332,4 @@ def unmeasured(planned: Mapping[str, str], own_records: pd.DataFrame) -> str:
 def _missing(name: str, found: find_results.Found) -> dict | None:
     """Return what is missing of an experiment, in short and one by one; None if nothing is."""
     ours = [part for part in found.missing if part.experiment == name]
-    return {"told": find_results.told(ours), "listed": find_results.listed(ours)} if ours else None
+    return {"told": find_results.in_words(ours), "listed": find_results.listed(ours)} if ours else None

@@ -143,7 +143,7 @@ def report(
     html = page.page(found, plan_info, folder)
     with alone_in(folder) as alone:
         write_pages(Path(out_html), html, ["report.html", *(f"report-{name}.html" for name in plans)], alone)
-    records_n, said = len(found.paths), find_results.told(found.missing)
+    records_n, said = len(found.paths), find_results.in_words(found.missing)
     logger.info("wrote %s from %d records; missing: %s", out_html, records_n, said)
     return found
 
@@ -199,14 +199,14 @@ def _page_at(path: Path) -> str | None:
     return text if OTHERS.search(text) and TITLE.search(text) else None
 
 
-def say_missing(found: find_results.Found, plan_info: Mapping) -> str:
+def missing_lines(found: find_results.Found, plan_info: Mapping) -> str:
     """Return what is missing, a line an experiment with the command that measures it; empty if nothing is."""
     lines = []
     for name in plan_info["experiments"]:
         ours = [part for part in found.missing if part.experiment == name]
         if ours:
             command = page.command(plan_info, name)
-            lines.append(f"missing: {name}: {find_results.told(ours)} (measure them: {command})")
+            lines.append(f"missing: {name}: {find_results.in_words(ours)} (measure them: {command})")
     return "\n".join(lines)
 
 
@@ -236,5 +236,5 @@ def for_job(job: Any) -> None:
     asked = job.params
     found = report(asked.results, asked.experiments, asked.plan, asked.report)
     print(f"report: {Path(asked.report).resolve()}")
-    if lacking := say_missing(found, asked.plan):
+    if lacking := missing_lines(found, asked.plan):
         print(lacking)

@@ -132,10 +132,10 @@ def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool
             if len(found[group]) > 1 and not (said and value):
                 names[number] += f", {setting(feature, value, loaders[number])}"
     named = pd.Series(names, index=cells.index)
-    return told_apart(named, cells) if unique else named
+    return made_unique(named, cells) if unique else named
 
 
-def told_apart(names: pd.Series, cells: pd.DataFrame) -> pd.Series:
+def made_unique(names: pd.Series, cells: pd.DataFrame) -> pd.Series:
     """Return the names of cells; equal ones get the digest of their cell."""
     digests = cells["cell_id"].str.rsplit("-", n=1).str[-1]
     return names.where(~names.duplicated(keep=False), names + " " + digests)
@@ -201,7 +201,7 @@ def task(rows: pd.DataFrame) -> str:
     return ", ".join(parts)
 
 
-def unshared(tasks: Sequence[str]) -> tuple[str, list[str]]:
+def split_shared(tasks: Sequence[str]) -> tuple[str, list[str]]:
     """Split tasks, as `task` words them, into what all have in common and the rest of each."""
     parts = [re.split("[,;] | (?=on )", words) for words in tasks]
     shared = [part for part in parts[0] if all(part in own for own in parts)] if parts else []

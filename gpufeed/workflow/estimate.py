@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.cell_matrix import source_options
-from gpufeed.core.cells import Cell, without_cuda, without_place_for
+from gpufeed.core.cells import Cell, why_not_workers, without_cuda
 from gpufeed.core.dataset_size import EVALUATED, Amount, amount_of, ffcv_bytes
 from gpufeed.core.folders import existing
 from gpufeed.core.registry import AUGMENTS, DERIVED, LOADERS, STORES, store_file
@@ -306,7 +306,7 @@ class Estimate:
         Numbers of `workers` that a listed loader cannot have are left out, since it runs with the others.
         """
         loaders = {cell.loader for cell in self.run.plan.cells[experiment].values()}
-        crossed = {without_place_for(workers, loader) for loader in loaders for workers in (0, 1)}
+        crossed = {why_not_workers(workers, loader) for loader in loaders for workers in (0, 1)}
         found = [left for left in self.run.plan.left_out if left.experiment == experiment]
         return {left.sentence: left.combinations for left in found if left.sentence not in crossed}
 

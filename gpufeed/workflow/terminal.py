@@ -148,7 +148,7 @@ class Terminal(logging.Handler):
         self.exit = ""
         self.interrupts, self.stopped_s, self.kills = 0, -TWICE_S, False
 
-    def hear_stops(self, kills: bool) -> None:
+    def handle_signals(self, kills: bool) -> None:
         """Let SIGTERM, and Ctrl-C where it does so, stop the jobs and end the run; a second kills the jobs.
 
         kills: whether the jobs run here. Others are stopped by commands, which a second signal leaves alone.
@@ -338,13 +338,13 @@ class Terminal(logging.Handler):
         lost = {job.jobid for job in self.known.behind([job for job in jobs if job.jobid in self.lost])}
         return [job for job in jobs if job.jobid not in lost]
 
-    def tell_of_long_jobs(self) -> None:
+    def report_long_jobs(self) -> None:
         """Say now and then what runs, until the handler is closed."""
         while not self.over.wait(SILENT_S / 4):
             with suppress(Exception), self.lock:  # such as a lost terminal, or jobs that change meanwhile
-                self.tell_of_long_job(time.time())
+                self.report_long_job(time.time())
 
-    def tell_of_long_job(self, now: float) -> None:
+    def report_long_job(self, now: float) -> None:
         """Say what has been running for longest, if nothing was said for a while."""
         jobs = [job for job in self.jobs.values() if STAGES.get(STAGE_OF.get(job.rule_name), ("",))[0]]
         if not jobs or self.dryrun or self.is_quiet or now - self.said_s < self.silent_s:

@@ -130,7 +130,7 @@ def _without_shared(filled: Sequence[dict[str, Field]]) -> str:
     """Take the words that all tasks share out of their fields, and return them; none where a field would
     have no words left."""
     known = [fields for fields in filled if fields[TASK].value is not None]
-    shared, rests = wording.unshared([fields[TASK].text for fields in known])
+    shared, rests = wording.split_shared([fields[TASK].text for fields in known])
     if not all(rests):
         return ""  # a task without words would look as if it were not known
     for fields, rest in zip(known, rests, strict=True):

@@ -63,9 +63,9 @@ def section(cells: pd.DataFrame, records: pd.DataFrame) -> dict | None:
     keys = tables.IDENTITY[1:]
     rows = known.merge(leaderboard.in_order(cells)[[*keys, "label", "task"]], on=keys)
     rows = rows.sort_values("wall_s", ascending=False)
-    both = zip(rows["label"], wording.unshared(rows["task"])[1], strict=True)
+    both = zip(rows["label"], wording.split_shared(rows["task"])[1], strict=True)
     names = pd.Series([", ".join(filter(None, parts)) for parts in both], index=rows.index)
-    rows["label"] = wording.told_apart(names, rows)
+    rows["label"] = wording.made_unique(names, rows)
     shown = [part for part in PARTS if part.field != UNPACK or known[UNPACK].any()]
     longest, fields = rows["wall_s"].max(), [part.field for part in shown]
     return {

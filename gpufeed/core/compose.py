@@ -159,7 +159,7 @@ def composed(arguments: Iterable[str]) -> Composed:
 
 
 def refused(error: Exception) -> GpufeedError:
-    """Return an error of Hydra or OmegaConf as one of ours."""
+    """Return the GpufeedError for an error of Hydra or OmegaConf."""
     options, missing = getattr(error, "options", None), getattr(error, "missing_cfg_file", None)
     if options and missing:
         group, _, name = missing.rpartition("/")

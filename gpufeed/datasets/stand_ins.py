@@ -121,7 +121,7 @@ def make(name: str, archives: Path, data: Path) -> Path:
 
 
 def verdict(name: str, file: Path) -> str:
-    """Say whether the file is the measured one, and what to add to the config if it is not."""
+    """Return in words whether the file is the measured one, and what to add to the config if it is not."""
     (row,) = shipped()["sources"][name]["files"]
     made = {"name": file.name, "sha256": sha256_of(file), "size": file.stat().st_size}
     if made["sha256"] == row["sha256"]:

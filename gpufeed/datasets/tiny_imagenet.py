@@ -155,14 +155,14 @@ def _place_images(stage: Staging, archive: Path, contents: Contents, dataset: st
 
 
 def _below_top(archive: Path, top: str) -> Iterator[tuple[Member, str]]:
-    """Yield the members by their names below the top folder; files outside keep theirs behind a slash."""
+    """Yield each member with its name below the top folder; outside it, with "/" and its whole name."""
     for member in members(archive, MOST_BYTES):
         inside = member.name.startswith(top)
         yield member, member.name.removeprefix(top) if inside else "/" + member.name
 
 
 def _is_auxiliary(name: str) -> bool:
-    """Word lists, the annotations that have been read, and boxes, which classification does not need."""
+    """Return whether it is a word list, the annotations read before, or boxes, which are not needed."""
     return name in KNOWN or (name.startswith("train/") and name.endswith("_boxes.txt"))
 
 

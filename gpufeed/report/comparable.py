@@ -22,7 +22,7 @@ Sides = tuple[pd.DataFrame, pd.DataFrame]  # the finished repeats of a cell in A
 def refusals(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     """Return why the finished repeats of a cell of side A (ours) may not be compared with those of side B.
 
-    Empty if they may. What a record does not tell is no reason.
+    Empty if they may. A field that a record lacks is no reason.
     """
     sides = ours, base
     return [
@@ -100,7 +100,7 @@ def _apart(name: str, ours: list[float], base: list[float], tolerance: float, un
 def _clocks(ours: pd.DataFrame, base: pd.DataFrame) -> tuple[list[float], list[float]]:
     """Return each side's median clock in MHz: during training if both sides recorded that, else at the end.
 
-    A clock at the end of a repeat is one reading and may be off by itself: that is why medians speak.
+    A clock at the end of a repeat is a single reading, which may be off; hence medians.
     """
     training = [
         [nested(one, "gpu", "sm_clock_mhz", "median") for one in side["telemetry"]] for side in (ours, base)

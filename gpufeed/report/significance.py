@@ -44,7 +44,7 @@ def one_place(records: pd.DataFrame, others: pd.DataFrame) -> bool:
 def other_cards(records: pd.DataFrame, others: pd.DataFrame) -> str:
     """Return which GPUs of one model two cells do not share, in words; "" for the same or unknown.
 
-    Cards of one model differ a little. A cell that does not tell its GPU is not told apart.
+    Cards of one model differ a little. A cell without a recorded GPU counts as on the same.
     """
     cards = [{nested(gpu, "uuid") for gpu in side["gpu"]} for side in (records, others)]
     if any(None in side for side in cards) or cards[0] == cards[1]:

@@ -217,7 +217,7 @@ class Estimate:
         return {}
 
     def forget(self, path: str) -> None:
-        """Let seconds_of read a cell's documents again; behind a probe, also those of ceilings."""
+        """Have seconds_of read a cell's documents again; after a probe, also those of ceilings."""
         place = Path(os.path.relpath(path, self.run.results))
         if place.suffix != ".json" or place.parts[0] not in KINDS:
             return

@@ -77,7 +77,7 @@ def say_share(done: ActivationRows, work: str, form: str, columns: Sequence[int]
 
 
 def say_winners(done: ActivationRows, work: str, form: str, columns: Sequence[int]) -> str:
-    """Return who is fastest at each width, by how much, and where that cannot be told."""
+    """Return which is fastest at each width, by how much, and where that is uncertain."""
     parts = [part for width in columns if (part := winner(done, work, form, width))]
     return f"{wording.capital(WORKS[work])}, {form}: {'; '.join(parts)}." if parts else ""
 

@@ -41,13 +41,8 @@ def tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def _trained(cells: pd.DataFrame) -> pd.DataFrame:
     trained = tables.trained(cells)
-    names, rest = map(activation_of, trained["hyper"]), map(without_activation, trained["overrides"])
-    return trained.assign(activation=list(names), rest=list(rest))
-
-
-def activation_of(hyper: str) -> str:
-    """Return the activation in a cell's hyper-parameters (JSON)."""
-    return json.loads(hyper).get("model", {}).get("activation", "")
+    names = [json.loads(hyper).get("model", {}).get("activation", "") for hyper in trained["hyper"]]
+    return trained.assign(activation=names, rest=list(map(without_activation, trained["overrides"])))
 
 
 def without_activation(overrides: str) -> str:

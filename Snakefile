@@ -53,7 +53,7 @@ rule all:
 onstart:
     folder_lock.record(getattr(workflow.persistence, "_lockfile", {}).values(), ESTIMATE.runs_here)
     if TERMINAL:
-        TERMINAL.hear_stops(kills=ESTIMATE.runs_here)
+        TERMINAL.handle_signals(kills=ESTIMATE.runs_here)
     files = [file for job in workflow.dag.needrun_jobs() for file in job.output]
     if refused := unwritable(RESULTS, DATA, files):
         raise WorkflowError(str(refused))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpufeed.core.errors import GpufeedError, first_line, require_known
+from gpufeed.core.folders import records_below
 
 NOTHING, REGRESSED, REFUSED = 0, 1, 2  # exit codes: no regression, one is shown, no answer
 
@@ -61,9 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def one_against_one(asked: argparse.Namespace) -> int:
     """Compare A with B, print and write the result, and return the exit code."""
     from gpufeed.report import comparison, comparison_text  # imports pandas, which --help does not need
-    from gpufeed.report.comparison import read_side
+    from gpufeed.report.load_records import read_records
 
-    ours, base = (only(read_side(folder), asked.experiment, folder) for folder in asked.folders)
+    sides = ((folder, read_records(records_below(folder))) for folder in asked.folders)
+    ours, base = (only(records, asked.experiment, folder) for folder, records in sides)
     found = comparison.compare(ours, base, tuple(asked.folders), asked.force)
     say(asked, comparison_text.text(found), comparison_text.markdown(found), found.rows)
     if found.regressed:

@@ -6,13 +6,14 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from gpufeed.benchmarks.saved_models.predictions_output import FORMATS, whole_file, write_predictions
 from gpufeed.core.cells import DEVICES
 from gpufeed.core.errors import GpufeedError, Skip, first_line
-from gpufeed.core.quantities import plural
+from gpufeed.core.quantities import integer, plural
 
 ALL, SOME, NONE = 0, 1, 2  # exit codes: every file has a prediction, some have none, nothing was tried
 
@@ -31,7 +32,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "files", metavar="FILE", nargs="+", help="an image, or a folder: all images below it, by name"
     )
-    found.add_argument("--top", type=at_least_one, default=5, metavar="N", help="classes a file (default: 5)")
+    found.add_argument(
+        "--top", type=partial(integer, least=1), default=5, metavar="N", help="classes a file (default: 5)"
+    )
     found.add_argument(
         "--device", choices=DEVICES, default="auto", help="default: auto, a GPU if there is one"
     )
@@ -43,13 +46,6 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--output", type=Path, metavar="FILE", help="file to write; default: standard output")
     return found
-
-
-def at_least_one(text: str) -> int:
-    """Return a whole number of 1 or more; raise ArgumentTypeError for anything else."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"found: {text}; expected: a whole number of 1 or more")
-    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,8 +33,8 @@ from gpufeed.workflow.run import Run
 from gpufeed.workflow.terminal import OURS, Known
 
 if TERMINAL:
-    TERMINAL.hear_stops(kills=False)  # no job runs yet
-    Thread(target=TERMINAL.tell_of_long_jobs, daemon=True).start()
+    TERMINAL.handle_signals(kills=False)  # no job runs yet
+    Thread(target=TERMINAL.report_long_jobs, daemon=True).start()
 if workflow.is_main_process:
     folder_lock.remove_stale()
     used_by_others()  # from here on

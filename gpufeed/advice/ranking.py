@@ -143,7 +143,7 @@ def for_job(job: Any) -> None:
 
 
 def measured_next(advice: Mapping[str, Any]) -> str:
-    """Say which cells the workflow measures after the probes."""
+    """Return a sentence that names the cells measured after the probes."""
     others = [one["chosen"] for one in advice["candidates"] if one["cell_id"] != advice["of"]]
     if not any(others):
         return "Measured next: today's settings and the limit."

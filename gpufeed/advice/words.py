@@ -24,7 +24,7 @@ BOUNDS = {
     CPU: "CPU cores",
     DEVICE: "the GPU, shared",
 }
-OFF = 0.15  # of a prediction: a measured rate that is further away is told with the distance
+OFF = 0.15  # of a prediction: a measured rate further away is reported with its distance
 
 
 def lines(advice: Mapping[str, Any], measured: Mapping[str, float] | None = None) -> list[str]:
@@ -36,7 +36,7 @@ def lines(advice: Mapping[str, Any], measured: Mapping[str, float] | None = None
 
 
 def state(advice: Mapping[str, Any], measured: Mapping[str, float]) -> str:
-    """Say how much of the time today's pipeline loses, and to what."""
+    """Return in words how much of the time today's pipeline loses, and to what."""
     if advice["compute_images_per_s"] is None:
         return "What you do today could not be probed here, so no gain over it is known."
     share = lost_share(advice, measured)

@@ -18,6 +18,7 @@ from gpufeed.cli.run_process import INTERRUPTED
 from gpufeed.core.config import ROOT
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
+from gpufeed.core.quantities import integer
 from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES, on_node, visible
 
 DONE, FAILED, REFUSED = 0, 1, 2  # exit codes, beside that of an interrupt
@@ -33,14 +34,14 @@ def parser(gpus: int | None = 1) -> argparse.ArgumentParser:
         epilog="Exit code: 0 if all was measured or skipped with a reason, 1 if something failed, 2 if the "
         "command cannot be run, 130 if it was interrupted.",
     )
-    add, number = found.add_argument, {"type": partial(whole, least=1), "metavar": "N"}
+    add, number = found.add_argument, {"type": partial(integer, least=1), "metavar": "N"}
     add("folder", metavar="FOLDER", help=f"the images: {run_config.KINDS_OF_DATA}")
     add("--model", metavar="REF", help="a name, torchvision:NAME, timm:NAME or path.py:attribute (resnet18)")
     add("--size", **number, help="pixels of a side that the model sees (224; a timm model has its own)")
     add("--batch-size", **number, help="images a step (128, on a CPU 8; fewer for few images)")
     add(
         "--steps",
-        type=partial(whole, least=4),
+        type=partial(integer, least=4),
         metavar="N",
         help="steps of a repeat, at least (200, on a CPU 12)",
     )
@@ -49,17 +50,10 @@ def parser(gpus: int | None = 1) -> argparse.ArgumentParser:
     add("--loaders", nargs="+", metavar="LOADER", help="these alone: names, or path.py:attribute")
     add("--all", action="store_true", help="measure every loader, and not only the best that probes find")
     add("--cores", **number, help="CPU cores to use (all)")
-    add("--gpus", type=whole, default=gpus, metavar="N", help="GPUs to use; 0: the CPU (1 if there is one)")
+    add("--gpus", type=integer, default=gpus, metavar="N", help="GPUs to use; 0: the CPU (1 if there is one)")
     add("--out", type=Path, default=Path("results/run"), metavar="FOLDER", help="results (results/run)")
     add("--dry", action="store_true", help="write the config and say what would be measured")
     return found
-
-
-def whole(text: str, least: int = 0) -> int:
-    """Return a whole number; raise ArgumentTypeError for what is none, or less than `least`."""
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"found: {text}; expected: a whole number of {least} or more")
-    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

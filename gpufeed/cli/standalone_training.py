@@ -30,10 +30,10 @@ log = logging.getLogger("gpufeed")
 
 
 def train_standalone(found: Composed, out: Path) -> None:
-    """Provides what the cell reads, trains it, asks it about the evaluation split and keeps it in `out`.
+    """Make the cell's inputs, train it, evaluate it and keep the model in `out`.
 
-    metrics.csv is written after each epoch; model.pt and model.json at the end. Raises GpufeedError for what
-    cannot be meant and Skip for what this node lacks, the latter before anything is downloaded.
+    metrics.csv is written after each epoch; model.pt and model.json at the end. Raises GpufeedError for an
+    impossible command line, and Skip for what this node lacks, the latter before any download.
     """
     check_one_task()
     config, started_at, place = shipped(), now(), RuntimeContext()
@@ -41,7 +41,7 @@ def train_standalone(found: Composed, out: Path) -> None:
     checkpoints, shelf = checkpoints_of(cell, found.values, out), shelf_of(found.values)
     place.find(cell)
     for kind in ("loader", "augment", "model", "trainer"):
-        fetch(kind, getattr(cell, kind))  # a package that is missing is told now, not after a download
+        fetch(kind, getattr(cell, kind))  # so that a missing package is reported before any download
     if cell.nodes > 1:
         nodes_of_job(cell.nodes)
     compose.write_cell(out / "cell.yaml", cell, "python -m gpufeed.train " + shlex.join(found.texts))
@@ -63,9 +63,9 @@ def train_standalone(found: Composed, out: Path) -> None:
 
 
 def checkpoints_of(cell: Cell, values: Mapping[str, Any], out: Path) -> Checkpoints | None:
-    """Where the training's state is kept: in `out`, whatever folder it is gone on from; None without either.
+    """Return the checkpoints in `out`; None without `checkpoint_steps` and `resume`.
 
-    Raises GpufeedError for a folder to resume without a checkpoint, or of another training.
+    Raises GpufeedError if the folder to resume has no checkpoint, or one of another training.
     """
     every, folder = values["checkpoint_steps"], values["resume"]
     if every is None and folder is None:
@@ -84,7 +84,7 @@ def checkpoints_of(cell: Cell, values: Mapping[str, Any], out: Path) -> Checkpoi
 
 
 def check_resumable(cell: Cell, folder: Path) -> None:
-    """Raises GpufeedError unless the folder holds a checkpoint of a training of this very cell."""
+    """Raise GpufeedError unless the folder holds a checkpoint of a training of the same cell."""
     if not (folder / CHECKPOINT).exists():
         raise GpufeedError(
             f"no {CHECKPOINT} in {folder}",
@@ -93,7 +93,7 @@ def check_resumable(cell: Cell, folder: Path) -> None:
         )
     before, ours = compose.read_cell(folder / "cell.yaml"), cell.asdict()
     for key, value in ours.items():
-        # a choice that came after it was written is as things were before
+        # a field that is newer than the checkpoint has its old value
         old, new = (without_later({key: copied(one[key])}) for one in (before, ours))
         if old != new and key != "overrides":
             raise GpufeedError(
@@ -104,19 +104,19 @@ def check_resumable(cell: Cell, folder: Path) -> None:
 
 
 def devices_seen(device: str) -> int:
-    """GPUs that this process sees; 1 where it trains on something else."""
+    """Return the number of GPUs that this process sees; 1 for other devices."""
     return max(1, torch.cuda.device_count()) if device in ("auto", "cuda") else 1
 
 
 def accuracy(cell: Cell, trained: Trained, place: RuntimeContext) -> dict[str, Any]:
-    """That of the evaluation split, which it also logs."""
+    """Return the accuracy on the evaluation split, and log it."""
     found = judge(cell, trained.model, trained.request, place.precision).accuracy()
     log.info("held out: top-1 %.4f, loss %.4f", found["top1"], found["loss"])
     return found
 
 
 def keep(cell: Cell, trained: Trained, place: RuntimeContext, started_at: str, out: Path) -> None:
-    """Writes model.pt, which python -m gpufeed.predict reads, and model.json."""
+    """Write model.pt, which python -m gpufeed.predict reads, and model.json."""
     about = envelope(cell, place.device, started_at, "done", None, planning_node(), attempt=1) | learned(
         cell, trained, place
     )

@@ -15,10 +15,10 @@ from gpufeed.training.runtime_context import RuntimeContext, Stores
 
 
 def tune_standalone(found: Composed, out: Path) -> None:
-    """Provide what the cell reads, tune its loader, print the table and the lines, keep tuned.json in `out`.
+    """Make the cell's inputs, tune its loader, print the table and the lines, and write tuned.json to `out`.
 
-    Raises GpufeedError for what cannot be tuned and Skip for what this node lacks, before anything is
-    downloaded where that is known.
+    Raises GpufeedError for what cannot be tuned and Skip for what this node lacks, before any download if
+    that is known.
     """
     cell, manifest, given = provided(found)
     tuning = tune(cell.asdict(), manifest, given, planning_node())
@@ -31,7 +31,7 @@ def tune_standalone(found: Composed, out: Path) -> None:
 
 
 def provided(found: Composed) -> tuple[Cell, Path, Stores]:
-    """Return the cell of a command line, its manifest and its stores, made where they are not there."""
+    """Return the cell of a command line, its manifest and its stores; make those that are missing."""
     config = shipped()
     cell = cell_from(found, config, count=devices_seen)
     if reason := untunable(cell):

@@ -169,13 +169,13 @@ def named(identity: Mapping) -> str:
 def impossible(cell: Cell) -> str | None:
     """Return why a cell cannot exist on any machine, as a sentence; None if it can."""
     loader = LOADERS[cell.loader]
-    if sentence := without_place_for(cell.workers, cell.loader):
+    if sentence := why_not_workers(cell.workers, cell.loader):
         return sentence
     if is_made(cell.source) and not loader.makes:
         return f"{cell.loader} needs image files, and {cell.dataset} has none"
     if loader.device == "cuda" and cell.device in ("cpu", "mps"):
         return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"
-    if RECIPES[cell.recipe].of_loader and (sentence := without_windows(cell)):
+    if RECIPES[cell.recipe].of_loader and (sentence := why_no_windows(cell)):
         return sentence
     if cell.decoder != "pillow" and cell.decoder not in loader.decoders:
         return f"{cell.loader} has no choice of decoder, so decoder must be pillow"
@@ -184,7 +184,7 @@ def impossible(cell: Cell) -> str | None:
     if cell.source.get("resize") and not loader.resizes:
         return f"{cell.loader} does not resize images, and {cell.dataset} has `resize`"
     if not loader.has_place_for(cell.augment):
-        return without_place_for_augment(cell)
+        return why_no_augment(cell)
     if AUGMENTS[cell.augment].device == "cuda" and cell.device in ("cpu", "mps"):
         return f"augment {cell.augment} runs CUDA kernels, and the config says device {cell.device}"
     if cell.cuda_graphs is True and cell.device in ("cpu", "mps"):
@@ -215,7 +215,7 @@ def impossible(cell: Cell) -> str | None:
     return None
 
 
-def without_place_for(workers: int | str, loader: str) -> str | None:
+def why_not_workers(workers: int | str, loader: str) -> str | None:
     """Return why a loader cannot have this number of workers, as a sentence; None if it can."""
     if LOADERS[loader].workers == "never" and workers:
         return f"{loader} has no worker processes, so workers must be 0"
@@ -241,7 +241,7 @@ def untunable(cell: Cell) -> str | None:
     return None
 
 
-def without_windows(cell: Cell) -> str | None:
+def why_no_windows(cell: Cell) -> str | None:
     """Return why the cell's loader cannot crop random windows of images, as a sentence; None if it can."""
     if LOADERS[cell.loader].windows == "never":
         return f"{cell.loader} cannot crop and resize each image, as recipe {cell.recipe} needs"
@@ -281,7 +281,7 @@ def impossible_as_composed(cell: Cell) -> str | None:
             "trainer.torch_defaults uses optimisers that wait for the device, which a CUDA graph cannot "
             "capture, so cuda_graphs must be false"
         )
-    if cell.hyper.get("trainer", {}).get("cold_files") and (sentence := without_cold_files(cell)):
+    if cell.hyper.get("trainer", {}).get("cold_files") and (sentence := why_no_cold_files(cell)):
         return sentence
     if cell.hyper.get("trainer", {}).get("max_autotune") and not cell.compile:
         return "trainer.max_autotune chooses among kernels of torch.compile, so compile must be true"
@@ -295,7 +295,7 @@ def impossible_as_composed(cell: Cell) -> str | None:
     return vit_options.impossible(cell.hyper.get("model", {}), cell.precision, cell.device)
 
 
-def without_cold_files(cell: Cell) -> str | None:
+def why_no_cold_files(cell: Cell) -> str | None:
     """Return why a cell cannot start with evicted files, as a sentence; None if it can."""
     if LOADERS[cell.loader].ceiling or LOADERS[cell.loader].decoded:
         return f"{cell.loader} reads no image files during an epoch, so trainer.cold_files must be false"
@@ -332,7 +332,7 @@ def check_batch(cell: Cell, images: int) -> None:
     )
 
 
-def without_place_for_augment(cell: Cell) -> str:
+def why_no_augment(cell: Cell) -> str:
     """Return why the cell's loader has no place for its augment, as a sentence."""
     if cell.augment == "dali":
         return f"augment 'dali' runs inside DALI's pipeline, which loader {cell.loader} does not have"

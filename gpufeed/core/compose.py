@@ -52,9 +52,7 @@ ELSEWHERE = {"dataset", *GROUPS, "overrides", "devices", "nodes", "settings"}
 OWN_AXES = AXES - ELSEWHERE
 # keys of the workflow's config -> their names here
 SHARED = {key: key for key in ("seed", "tracking", "archives", "cache_decoder", "max_quarantined_share")}
-
-SHARED |= {key: key for key in ("data_form", "least_download_kb_s")}
-
+SHARED |= {"data_form": "data_form", "least_download_kb_s": "least_download_kb_s"}
 SHARED |= {"data": "data_folder"}  # `data` is a group
 PLAIN_WORD = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z][\w.-]*", re.IGNORECASE)
 YAML_WIDTH = 110
@@ -161,7 +159,7 @@ def composed(arguments: Iterable[str]) -> Composed:
 
 
 def refused(error: Exception) -> GpufeedError:
-    """Return an error of Hydra or OmegaConf as one of ours."""
+    """Return the GpufeedError for an error of Hydra or OmegaConf."""
     options, missing = getattr(error, "options", None), getattr(error, "missing_cfg_file", None)
     if options and missing:
         group, _, name = missing.rpartition("/")

@@ -14,7 +14,7 @@ from gpufeed.core import plan_ceilings as ceilings_plan
 from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import vit_options
 from gpufeed.core.cell_matrix import Plan, name_sources, plan
-from gpufeed.core.cells import Cell, check_batch
+from gpufeed.core.cells import AXES, Cell, check_batch
 from gpufeed.core.config_schema import explain, first_error, one_value, read_yaml, validator
 from gpufeed.core.config_sources import EVALUATION, check_of, check_source, holds_out, training_images
 from gpufeed.core.errors import GpufeedError, require_known
@@ -27,7 +27,6 @@ from gpufeed.core.plan_plugins import answers, as_text, parse_override, question
 from gpufeed.core.plan_side_by_side import pair
 from gpufeed.core.references import code_of, is_reference
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, STORES, is_made
-from gpufeed.core.run_part import check_only
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # the repository, or its copy in a wheel
@@ -377,7 +376,8 @@ def planned(config: Mapping, tried: bool = True) -> Plan:
         ceilings_plan.cells(config, found, name)
         advice_plan.settings(config, found, name)
         pair(config, found, name)
-    check_only(config)
+    for axis in config["only"]:
+        require_known("axis", axis, AXES, "only")
     check_models(config, found)
     check_resized(config, found)
     check_made(config)

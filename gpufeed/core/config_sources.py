@@ -14,12 +14,11 @@ from gpufeed.core.registry import DERIVED, LAYOUTS, is_made
 EVALUATION = "evaluation"  # option of a Dataset: the options that differ for evaluation
 NO_OPTIONS = {"additionalProperties": False}  # schema of the other layouts
 
-FASHION_MNIST_FILES = (
-    "train-images-idx3-ubyte.gz",
-    "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-)
+IDX_FILES = {  # of MNIST and its like: split -> (images, labels)
+    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+}
+FASHION_MNIST_FILES = (*IDX_FILES["train"], *IDX_FILES["test"])
 
 
 def check_source(source: Mapping, where: str) -> None:

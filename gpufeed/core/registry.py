@@ -115,7 +115,7 @@ class LoaderEntry(Entry):
         return self.store is None or bool(self.store.leaves)
 
 
-class Open(dict):
+class Registry(dict):
     """Entries by name, which also accept any reference. entry: makes the entry of a reference."""
 
     def __init__(self, entry: Callable[[str], Entry], entries: Mapping[str, Entry]):
@@ -161,7 +161,7 @@ LAYOUTS = {
     "image_folder": Entry("gpufeed.datasets.image_folder:reorganise"),
     "noise": Entry("gpufeed.datasets.noise:reorganise"),
 }
-LAYOUTS = Open(lambda name: Entry("gpufeed.datasets.user_dataset:reorganise"), LAYOUTS)
+LAYOUTS = Registry(lambda name: Entry("gpufeed.datasets.user_dataset:reorganise"), LAYOUTS)
 
 MADE = ("noise",)  # layouts without image files: Manifest.pixels makes images from sample ids
 FILES = "files"  # option of a referenced Dataset: its samples are files, which all loaders can read
@@ -271,7 +271,7 @@ LOADERS = {
     ),
     "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", makes=True, ceiling=True, windows="given"),
 }
-LOADERS = Open(loader_entry, LOADERS)
+LOADERS = Registry(loader_entry, LOADERS)
 
 AUGMENTS = {
     "none": AugmentEntry("gpufeed.augment.base:Normalise", does="not augmented"),
@@ -283,7 +283,7 @@ AUGMENTS = {
     "chain": AugmentEntry("gpufeed.augment.chain:ChainAugment", device="cuda"),
     "fused": AugmentEntry("gpufeed.augment.fused:FusedAugment", device="cuda"),
 }
-AUGMENTS = Open(augment_entry, AUGMENTS)
+AUGMENTS = Registry(augment_entry, AUGMENTS)
 
 RECIPES = {
     "crop_flip": RecipeEntry(""),
@@ -303,7 +303,7 @@ MODELS = {
     "timm_vit_tiny": ModelEntry("gpufeed.models.timm_vit:timm_vit", sized=True),
     "timm_vit_small": ModelEntry("gpufeed.models.timm_vit:timm_vit", sized=True),
 }
-MODELS = Open(lambda name: ModelEntry(name, sized=True), MODELS)
+MODELS = Registry(lambda name: ModelEntry(name, sized=True), MODELS)
 
 TRAINERS = {
     "plain": Entry("gpufeed.training.engines.plain:PlainTrainer"),

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpufeed.core.cell_matrix import Plan
-from gpufeed.core.cells import AXES, Cell
-from gpufeed.core.errors import GpufeedError, require_known
+from gpufeed.core.cells import Cell
+from gpufeed.core.errors import GpufeedError
 
 
 def chosen(config: Mapping, plan: Plan) -> dict[str, dict[str, Cell]]:
@@ -40,12 +40,6 @@ def as_text(value: Any) -> str:
             return value
     is_number = isinstance(value, float | int) and not isinstance(value, bool)
     return f"{value:g}" if is_number else json.dumps(value)
-
-
-def check_only(config: Mapping) -> None:
-    """Raise GpufeedError for an `only` with an unknown axis."""
-    for axis in config["only"]:
-        require_known("axis", axis, AXES, "only")
 
 
 def nothing_in(config: Mapping, plan: Plan, experiments: Iterable[str]) -> GpufeedError:

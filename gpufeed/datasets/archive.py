@@ -139,7 +139,7 @@ def is_plain_name(name: str) -> bool:
 
 
 def _checked(name: str, path: Path) -> str:
-    """`name` without a leading `./` if it stays inside a folder; raises GpufeedError otherwise."""
+    """Return `name` without a leading `./`; raise GpufeedError if it leads out of a folder."""
     clean = name.removeprefix("./")
     if not all(is_plain_name(part) for part in clean.split("/")):
         raise _refused(path, f"the name {name!r}, which could lead out of its folder")

@@ -21,6 +21,7 @@ from gpufeed.datasets.staging import (
     Staging,
     check_class_names,
     checksums,
+    malformed,
     only_archive,
     png,
     staging,
@@ -146,7 +147,7 @@ def _read_batches(archive: Path) -> dict[str, dict]:
         if name in wanted:
             content = load_arrays(member.read(), name, archive)
             if not isinstance(content, dict):
-                raise _malformed(name, archive, f"a {type(content).__name__}", "a dict")
+                raise malformed(f"a {type(content).__name__}", f"{name} of {archive}", "a dict")
             contents[name] = {_text(key): value for key, value in content.items()}
     if missing := sorted(wanted - set(contents)):
         raise GpufeedError(
@@ -160,7 +161,7 @@ def _read_batches(archive: Path) -> dict[str, dict]:
 def _class_names(meta: dict, archive: Path) -> list[str]:
     names = meta.get("label_names")
     if not isinstance(names, list):
-        raise _malformed(META, archive, "no list `label_names`", "the names of the classes")
+        raise malformed("no list `label_names`", f"{META} of {archive}", "the names of the classes")
     classes = [_text(name) for name in names]
     check_class_names(classes, f"{META} in {archive}")
     return classes
@@ -172,30 +173,24 @@ def _text(value: object) -> str:
 
 def _images_and_labels(batch: dict, name: str, classes: int, archive: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return uint8 images (N, 32, 32, 3) and int64 labels (N,) of one batch, checked."""
-    data, labels = batch.get("data"), batch.get("labels")
+    data, labels, where = batch.get("data"), batch.get("labels"), f"{name} of {archive}"
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3072,):
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise _malformed(name, archive, f"data of {found}", "uint8 (N, 3072)")
+        raise malformed(f"data of {found}", where, "uint8 (N, 3072)")
     if not isinstance(labels, list) or len(labels) != len(data):
         found = f"{len(labels)} labels" if isinstance(labels, list) else "no list of labels"
-        raise _malformed(name, archive, f"{found} for {len(data)} images", "one label an image")
+        raise malformed(f"{found} for {len(data)} images", where, "one label an image")
     if bad := [label for label in labels if type(label) is not int or not 0 <= label < classes]:
-        raise _malformed(name, archive, f"label {bad[0]!r}", f"a number from 0 to {classes - 1}")
+        raise malformed(f"label {bad[0]!r}", where, f"a number from 0 to {classes - 1}")
     # the file holds planes: (N, 3, 32, 32)
     return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), np.array(labels, dtype=np.int64)
-
-
-def _malformed(name: str, archive: Path, found: str, expected: str) -> GpufeedError:
-    return GpufeedError(
-        f"{found} in {name} of {archive}", expected, "download the archive again and check its sha256"
-    )
 
 
 def _write_batch(
     stage: Staging, split: str, images: np.ndarray, labels: np.ndarray, classes: list[str], bar: tqdm
 ) -> None:
-    """images: uint8 (N, 32, 32, 3); labels: int64 (N,)."""
+    """Write one PNG an image. images: uint8 (N, 32, 32, 3); labels: int64 (N,)."""
     for image, label in zip(images, labels.tolist(), strict=True):
         name = f"{len(stage.rows):05d}.png"  # the sample id
-        stage.add(split, classes[label], name, label, png(np.ascontiguousarray(image)), (32, 32, 3))
+        stage.add(split, classes[label], name, label, png(image), (32, 32, 3))
         bar.update()

@@ -16,7 +16,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.archive import members, reading
 from gpufeed.datasets.cifar10 import MEAN, STD
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import checksums, header_shape, only_archive, staging
+from gpufeed.datasets.staging import checksums, header_shape, malformed, only_archive, staging
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 SPLITS = ("train", "test")
@@ -72,8 +72,5 @@ def _array(data: bytes, archive: Path) -> np.ndarray:
 
 
 def _misfit(archive: Path, found: str) -> GpufeedError:
-    return GpufeedError(
-        f"{found} in {archive}",
-        "arrays jpeg (uint8), offset (int64, images + 1), label (uint8, 0 to 9), split (uint8, 0 or 1)",
-        "download the file again and check its sha256",
-    )
+    arrays = "arrays jpeg (uint8), offset (int64, images + 1), label (uint8, 0 to 9), split (uint8, 0 or 1)"
+    return malformed(found, archive, arrays)

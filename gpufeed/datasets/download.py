@@ -263,7 +263,7 @@ def fetch(
 
 
 def _places(file: SourceFile, archives: list[Path]) -> list[str]:
-    """Archived copies that exist, then the URLs."""
+    """Return the archived copies that exist, then the URLs."""
     copies = [folder / file.name for folder in archives]
     return [str(copy) for copy in copies if copy.is_file()] + list(file.urls)
 

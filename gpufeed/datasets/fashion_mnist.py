@@ -5,9 +5,9 @@ Source: H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST: a Novel Image Dataset, 20
 
 from pathlib import Path
 
-from gpufeed.core.config_sources import checked_options
+from gpufeed.core.config_sources import FASHION_MNIST_FILES, checked_options
 from gpufeed.core.errors import GpufeedError
-from gpufeed.datasets.idx import FILES, Looks, lay_out
+from gpufeed.datasets.idx import Looks, lay_out
 from gpufeed.datasets.manifest import Manifest
 
 CLASSES = [
@@ -38,11 +38,10 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 def _by_name(archives: list[Path]) -> dict[str, Path]:
     """Return the four files by name."""
     files = {Path(path).name: Path(path) for path in archives}
-    wanted = [name for pair in FILES.values() for name in pair]
-    if sorted(files) != sorted(wanted):
+    if sorted(files) != sorted(FASHION_MNIST_FILES):
         raise GpufeedError(
             f"the files {', '.join(sorted(files)) or '(none)'} for layout fashion_mnist",
-            ", ".join(wanted),
+            ", ".join(FASHION_MNIST_FILES),
             "list these four files in the dataset's row under `sources`",
         )
     return files

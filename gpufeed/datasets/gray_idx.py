@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from gpufeed.core.config_sources import checked_options
+from gpufeed.core.config_sources import IDX_FILES, checked_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk
-from gpufeed.datasets.idx import FILES, MOST_LABELS, lay_out, write_idx
+from gpufeed.datasets.idx import MOST_LABELS, lay_out, write_idx
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.staging import only_manifest
 from gpufeed.decoders.pillow import rgb
@@ -42,14 +42,14 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
     labels, paths = given.labels(), given.paths()
     with enough_disk(out):
         folder.mkdir(parents=True, exist_ok=True)
-        for split, (image_file, label_file) in FILES.items():
+        for split, (image_file, label_file) in IDX_FILES.items():
             ids = splits[split]
             images = np.empty((len(ids), choice.size, choice.size), np.uint8)
             for row, sample in enumerate(tqdm(ids, desc=f"{dataset}: {split} in gray", disable=None)):
                 images[row] = gray(paths[sample], choice.size)
             write_idx(images, folder / image_file)
             write_idx(labels[ids].astype(np.uint8), folder / label_file)
-    files = {name: folder / name for pair in FILES.values() for name in pair}
+    files = {name: folder / name for pair in IDX_FILES.values() for name in pair}
     most = len(given) * choice.size**2
     return lay_out(files, out, dataset, "gray_idx", given.info.classes, source=asdict(choice), most=most)
 

@@ -13,16 +13,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.config_sources import IDX_FILES
 from gpufeed.core.file_writes import whole
 from gpufeed.datasets.archive import reading
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import checksums, png, staging
+from gpufeed.datasets.staging import checksums, malformed, png, staging
 
-FILES = {
-    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
-    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
-}
 MOST_LABELS = 256  # a label is one byte
 MOST_BYTES = 2**27  # of an unpacked file: MNIST and its like have 47 MB of training images
 AT_ONCE = 4096  # images whose pixels are counted at once
@@ -48,13 +44,13 @@ def lay_out(
 ) -> Manifest:
     """Write the images as `out/images/<train|test>/<class>/*.png` (one channel) and their manifest.
 
-    files: the four of FILES by name. looks: by default measured from the training pixels. source: where the
+    files: those of IDX_FILES by name. looks: by default measured from the training pixels. source: where the
     files come from, noted in the manifest beside their checksums. most: as in `read_idx`. Raises GpufeedError
     for a damaged file and for images and labels that do not match.
     """
     folders = [name.replace("/", "-").replace(" ", "_") for name in classes]
     with staging(out) as stage:
-        splits = {split: read_split(files, split, len(classes), most) for split in FILES}
+        splits = {split: read_split(files, split, len(classes), most) for split in IDX_FILES}
         total = sum(len(labels) for _, labels in splits.values())
         with tqdm(total=total, desc=f"{dataset}: images", unit=" images", disable=None) as bar:
             for split, (images, labels) in splits.items():
@@ -82,12 +78,12 @@ def measured(images: np.ndarray) -> Looks:
 
 def read_split(files: dict[str, Path], split: str, classes: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Return uint8 images (N, H, W) and uint8 labels (N,), checked against each other."""
-    image_file, label_file = (files[name] for name in FILES[split])
+    image_file, label_file = (files[name] for name in IDX_FILES[split])
     images, labels = read_idx(image_file, 3, most), read_idx(label_file, 1, most)
     if len(images) != len(labels):
-        raise _malformed(label_file, f"{len(labels)} labels for {len(images)} images", "one label an image")
+        raise malformed(f"{len(labels)} labels for {len(images)} images", label_file, "one label an image")
     if len(labels) and labels.max() >= classes:
-        raise _malformed(label_file, f"label {labels.max()}", f"labels from 0 to {classes - 1}")
+        raise malformed(f"label {labels.max()}", label_file, f"labels from 0 to {classes - 1}")
     return images, labels
 
 
@@ -104,15 +100,14 @@ def read_idx(path: Path, dimensions: int, most: int = MOST_BYTES) -> np.ndarray:
         data = file.read(prod(shape) + 1) if prod(shape) <= most else b""
     magic = bytes([0, 0, 8, dimensions])
     if header[:4] != magic:
-        raise _malformed(
-            path, f"first bytes {header[:4].hex(' ')}", f"{magic.hex(' ')} (uint8, {dimensions} dimensions)"
-        )
+        expected = f"{magic.hex(' ')} (uint8, {dimensions} dimensions)"
+        raise malformed(f"first bytes {header[:4].hex(' ')}", path, expected)
     if len(header) < start:
-        raise _malformed(path, f"a header of {len(header)} bytes", f"{start} bytes")
+        raise malformed(f"a header of {len(header)} bytes", path, f"{start} bytes")
     if prod(shape) > most:
-        raise _malformed(path, f"the shape {shape}", f"{most:,} bytes at most")
+        raise malformed(f"the shape {shape}", path, f"{most:,} bytes at most")
     if len(data) != prod(shape):
-        raise _malformed(path, f"{len(data)} bytes of data", f"{prod(shape)} for the shape {shape}")
+        raise malformed(f"{len(data)} bytes of data", path, f"{prod(shape)} for the shape {shape}")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
@@ -121,7 +116,3 @@ def write_idx(array: np.ndarray, path: Path) -> None:
     header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     with whole(path, shared=True) as partial:
         partial.write_bytes(gzip.compress(header + array.tobytes(), mtime=0))
-
-
-def _malformed(path: Path, found: str, expected: str) -> GpufeedError:
-    return GpufeedError(f"{found} in {path}", expected, "download the file again and check its sha256")

@@ -5,7 +5,6 @@ than the dataset's own is a grid of tiles, a smaller one a crop of one tile. Eac
 JPEG 4:2:0 with the standard Huffman tables and whole MCUs, so that it can go into strips.
 """
 
-import io
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from tqdm import tqdm
 from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import only_manifest, staging
+from gpufeed.datasets.staging import jpeg, only_manifest, staging
 from gpufeed.system.processes import run
 
 
@@ -117,6 +116,4 @@ def encode(tiles: list[Tile], options: Options) -> bytes:
             part = np.asarray(image.convert("RGB"))[tile.top :, tile.left :]
         room = pixels[tile.row : tile.row + part.shape[0], tile.column : tile.column + part.shape[1]]
         room[...] = part[: room.shape[0], : room.shape[1]]
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=options.quality, subsampling="4:2:0")
-    return buffer.getvalue()
+    return jpeg(pixels, options.quality)

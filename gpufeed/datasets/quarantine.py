@@ -84,11 +84,12 @@ def check_file(decoder: PillowDecoder, file: Path, size: tuple[int, int]) -> str
 
 def too_many(found: list[dict[str, str]], count: int, max_share: float, remedy: str) -> GpufeedError:
     """Return the error for a dataset with too many broken images."""
-    lines = [f"{image['path']}: {image['reason']}" for image in found[:SHOWN]]
-    if len(found) > SHOWN:
-        lines.append(f"and {len(found) - SHOWN} more, all in the log")
-    return GpufeedError(
-        f"{len(found)} of {count} images cannot be decoded\n  " + "\n  ".join(lines),
-        f"at most {max_share:.3%} of them (max_quarantined_share)",
-        remedy,
-    )
+    lines = [f"{image['path']}: {image['reason']}" for image in found]
+    expected = f"at most {max_share:.3%} of them (max_quarantined_share)"
+    return GpufeedError(undecodable(lines, count), expected, remedy)
+
+
+def undecodable(lines: list[str], count: int) -> str:
+    """Return a text with the first of these lines, one for each broken image. count: all images."""
+    more = [f"and {len(lines) - SHOWN} more, all in the log"] if len(lines) > SHOWN else []
+    return f"{len(lines)} of {count} images cannot be decoded\n  " + "\n  ".join(lines[:SHOWN] + more)

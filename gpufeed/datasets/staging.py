@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -95,9 +96,18 @@ def image_path(split: str, class_folder: str, name: str) -> str:
 
 def png(pixels: np.ndarray) -> bytes:
     """Return uint8 (H, W, 3) or grayscale (H, W) as a lossless PNG."""
-    # encoded in memory: Pillow writing into a file loses the errno of a full disk
+    return encoded(pixels, "PNG")
+
+
+def jpeg(pixels: np.ndarray, quality: int, subsampling: str = "4:2:0") -> bytes:
+    """Return uint8 (H, W, 3) or grayscale (H, W) as a baseline JPEG."""
+    return encoded(pixels, "JPEG", quality=quality, subsampling=subsampling)
+
+
+def encoded(pixels: np.ndarray, format: str, **options: Any) -> bytes:
+    """Encode an image in memory: Pillow writing into a file loses the errno of a full disk."""
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
+    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, format, **options)
     return buffer.getvalue()
 
 
@@ -156,18 +166,16 @@ def only_manifest(archives: list[Path], layout: str, of: str) -> Manifest:
     return Manifest.read(only_archive(archives, layout, f"the manifest of {of}", remedy))
 
 
+def malformed(found: str, where: object, expected: str) -> GpufeedError:
+    """Return the error for a downloaded file that holds something else than its layout expects."""
+    return GpufeedError(f"{found} in {where}", expected, "download the file again and check its sha256")
+
+
 def check_class_names(classes: list[str], where: object) -> None:
     """Raise GpufeedError unless the names differ and each can be a folder's name."""
     for name in classes:
         if not is_plain_name(name):
-            raise GpufeedError(
-                f"class name {name!r} in {where}",
-                "a name that can be one folder",
-                "download the archive again and check its sha256",
-            )
+            raise malformed(f"class name {name!r}", where, "a name that can be one folder")
     if not classes or len(set(classes)) != len(classes):
-        raise GpufeedError(
-            f"{len(classes)} class names of which {len(set(classes))} differ, in {where}",
-            "at least one class name, and each of them once",
-            "download the archive again and check its sha256",
-        )
+        found = f"{len(classes)} class names of which {len(set(classes))} differ,"
+        raise malformed(found, where, "at least one class name, and each of them once")

@@ -6,7 +6,6 @@ with the settings of the measured file. Its bytes may differ; the sha256 in the 
 """
 
 import argparse
-import io
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from PIL import Image
 from tqdm import tqdm
 
 from gpufeed.core.compose import shipped
@@ -23,6 +21,7 @@ from gpufeed.core.file_writes import sha256_of, whole
 from gpufeed.datasets import cifar10, cifar10_jpeg, tiny_imagenet
 from gpufeed.datasets.archive import members
 from gpufeed.datasets.download import SourceFile, fetch
+from gpufeed.datasets.staging import jpeg, malformed
 
 TOP = "tiny-imagenet-200/"
 WNIDS = """
@@ -33,7 +32,7 @@ WNIDS = """
 """.split()  # noqa: SIM905 - as a list it would take a line each
 TEST_IMAGES = 200  # the first ones by name
 WRITTEN = (2026, 11, 20, 0, 0, 0)  # the date of each file in the measured zip
-JPEG = {"format": "JPEG", "quality": 75, "subsampling": "4:2:0", "optimize": False}
+QUALITY = 75  # of the JPEGs
 
 
 def write_tiny_imagenet_40(archive: Path, out: Path) -> None:
@@ -47,12 +46,9 @@ def write_tiny_imagenet_40(archive: Path, out: Path) -> None:
         if is_wanted(member.name.removeprefix(TOP))
     }
     lines = files.get(tiny_imagenet.ANNOTATIONS, b"").decode("latin-1").splitlines(keepends=True)
-    if malformed := [line for line in lines if "\t" not in line]:
-        raise GpufeedError(
-            f"line {malformed[0]!r} of {tiny_imagenet.ANNOTATIONS} in {archive}",
-            "a file name, a tab and a class",
-            "download it again",
-        )
+    if wrong := [line for line in lines if "\t" not in line]:
+        found = f"line {wrong[0]!r} of {tiny_imagenet.ANNOTATIONS}"
+        raise malformed(found, archive, "a file name, a tab and a class")
     rows = [line for line in lines if line.split("\t")[1].strip() in WNIDS]
     texts = {"wnids.txt": "".join(f"{wnid}\n" for wnid in WNIDS), tiny_imagenet.ANNOTATIONS: "".join(rows)}
     files |= {name: text.encode("latin-1") for name, text in texts.items()}
@@ -63,9 +59,7 @@ def write_tiny_imagenet_40(archive: Path, out: Path) -> None:
     names += [tiny_imagenet.ANNOTATIONS, *("val/images/" + row.split("\t")[0] for row in rows)]
     names += sorted(name for name in files if name.startswith("test/images/"))[:TEST_IMAGES]
     if absent := [name for name in names if name not in files]:
-        raise GpufeedError(
-            f"no {TOP}{absent[0]} in {archive}", "the files of tiny-imagenet-200.zip", "download it again"
-        )
+        raise malformed(f"no {TOP}{absent[0]}", archive, "the files of tiny-imagenet-200.zip")
     with whole(out) as partial, zipfile.ZipFile(partial, "w") as made:
         for name in names:
             made.writestr(zipfile.ZipInfo(TOP + name, WRITTEN), files[name])
@@ -86,9 +80,7 @@ def write_cifar10_jpeg(archive: Path, out: Path) -> None:
     """
     classes, batches = cifar10.read_images(archive)
     if classes != cifar10_jpeg.CLASSES:
-        raise GpufeedError(
-            f"classes {', '.join(classes)} in {archive}", ", ".join(cifar10_jpeg.CLASSES), "download it again"
-        )
+        raise malformed(f"classes {', '.join(classes)}", archive, ", ".join(cifar10_jpeg.CLASSES))
     images = np.concatenate([images for images, _ in batches.values()])
     labels = np.concatenate([labels for _, labels in batches.values()])
     splits = np.concatenate(
@@ -98,7 +90,7 @@ def write_cifar10_jpeg(archive: Path, out: Path) -> None:
         ]
     )
     order = np.lexsort((labels, splits))  # stable
-    files = [as_jpeg(images[i]) for i in tqdm(order, desc="JPEGs", unit=" images", disable=None)]
+    files = [jpeg(images[i], QUALITY) for i in tqdm(order, desc="JPEGs", unit=" images", disable=None)]
     arrays = {
         "jpeg": np.frombuffer(b"".join(files), np.uint8),
         "offset": np.cumsum([0, *map(len, files)], dtype=np.int64),
@@ -107,13 +99,6 @@ def write_cifar10_jpeg(archive: Path, out: Path) -> None:
     }
     with whole(out) as partial, partial.open("wb") as file:
         np.savez_compressed(file, **arrays)
-
-
-def as_jpeg(image: np.ndarray) -> bytes:
-    """Encode uint8 (H, W, 3) as a JPEG."""
-    data = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(image)).save(data, **JPEG)
-    return data.getvalue()
 
 
 MADE_OF: dict[str, tuple[str, Callable[[Path, Path], None]]] = {
@@ -136,7 +121,7 @@ def make(name: str, archives: Path, data: Path) -> Path:
 
 
 def verdict(name: str, file: Path) -> str:
-    """Say whether the file is the measured one, and what to add to the config if it is not."""
+    """Return in words whether the file is the measured one, and what to add to the config if it is not."""
     (row,) = shipped()["sources"][name]["files"]
     made = {"name": file.name, "sha256": sha256_of(file), "size": file.stat().st_size}
     if made["sha256"] == row["sha256"]:

@@ -5,7 +5,6 @@ Sample i depends on (seed, i) and the options, not on the samples before it.
 """
 
 import colorsys
-import io
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tqdm import tqdm
 
 from gpufeed.core.config_sources import check_splits, checked_options
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import png, staging
+from gpufeed.datasets.staging import jpeg, png, staging
 
 FORMATS = {"jpeg": "jpg", "png": "png"}  # option -> file suffix
 NOISE = 0.08  # standard deviation, of pixels in 0..1
@@ -101,11 +100,7 @@ def grating(index: int, label: int, options: Options) -> np.ndarray:
 
 def encode(pixels: np.ndarray, options: Options) -> bytes:
     """Encode uint8 (H, W, 3) or (H, W) as a PNG or a baseline JPEG, which is 4:2:0 if it has colour."""
-    if options.format == "png":
-        return png(pixels)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=options.quality, subsampling="4:2:0")
-    return buffer.getvalue()
+    return png(pixels) if options.format == "png" else jpeg(pixels, options.quality)
 
 
 class _Moments:
@@ -115,7 +110,7 @@ class _Moments:
         self.pixels, self.sum, self.squares = 0, np.zeros(3), np.zeros(3)
 
     def add(self, image: np.ndarray) -> None:
-        """image: uint8 (H, W, 3), or (H, W), which counts as three equal channels."""
+        """Add an image, uint8 (H, W, 3), or (H, W), which counts as three equal channels."""
         values = np.atleast_3d(image).reshape(image.shape[0] * image.shape[1], -1) / 255  # (H * W, C)
         self.pixels += len(values)
         self.sum += values.sum(axis=0)

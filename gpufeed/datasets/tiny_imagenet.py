@@ -19,6 +19,7 @@ from gpufeed.datasets.staging import (
     check_class_names,
     checksums,
     header_shape,
+    malformed,
     only_archive,
     staging,
 )
@@ -117,10 +118,10 @@ def _read_contents(archive: Path) -> Contents:
         name.removesuffix("wnids.txt") for name in texts if name == "wnids.txt" or name.endswith("/wnids.txt")
     ]
     if len(tops) != 1 or tops[0].count("/") > 1:
-        raise _incomplete(archive, f"{len(tops)} files wnids.txt", "one, in the archive's top folder")
+        raise malformed(f"{len(tops)} files wnids.txt", archive, "one, in the archive's top folder")
     top = tops[0]
     if top + ANNOTATIONS not in texts:
-        raise _incomplete(archive, f"no {ANNOTATIONS}", "the labels of the validation images")
+        raise malformed(f"no {ANNOTATIONS}", archive, "the labels of the validation images")
     wnids = parse_wnids(texts[top + "wnids.txt"])
     images = sum(
         _is_train_image(name.removeprefix(top)) or name.startswith(top + "val/images/") for name in names
@@ -128,12 +129,8 @@ def _read_contents(archive: Path) -> Contents:
     return Contents(top, wnids, parse_annotations(texts[top + ANNOTATIONS], wnids), images)
 
 
-def _incomplete(archive: Path, found: str, expected: str) -> GpufeedError:
-    return GpufeedError(f"{found} in {archive}", expected, "download the archive again and check its sha256")
-
-
 def _is_train_image(name: str) -> bool:
-    """train/<wnid>/images/<file>"""
+    """Return whether a name is train/<wnid>/images/<file>."""
     parts = name.split("/")
     return len(parts) == 4 and parts[0] == "train" and parts[2] == "images"
 
@@ -158,14 +155,14 @@ def _place_images(stage: Staging, archive: Path, contents: Contents, dataset: st
 
 
 def _below_top(archive: Path, top: str) -> Iterator[tuple[Member, str]]:
-    """Yield the members by their names below the top folder; files outside keep theirs behind a slash."""
+    """Yield each member with its name below the top folder; outside it, with "/" and its whole name."""
     for member in members(archive, MOST_BYTES):
         inside = member.name.startswith(top)
         yield member, member.name.removeprefix(top) if inside else "/" + member.name
 
 
 def _is_auxiliary(name: str) -> bool:
-    """Word lists, the annotations that have been read, and boxes, which classification does not need."""
+    """Return whether it is a word list, the annotations read before, or boxes, which are not needed."""
     return name in KNOWN or (name.startswith("train/") and name.endswith("_boxes.txt"))
 
 
@@ -182,18 +179,11 @@ def _split_and_class(name: str, contents: Contents, archive: Path) -> tuple[str,
     split, second, *_, file = name.split("/")
     if split == "val":
         if file not in contents.annotations:
-            raise GpufeedError(
-                f"no row for val/images/{file} in {ANNOTATIONS} of {archive}",
-                "one row for every validation image",
-                "download the archive again and check its sha256",
-            )
+            where = f"{ANNOTATIONS} of {archive}"
+            raise malformed(f"no row for val/images/{file}", where, "one row for every validation image")
         return "val", contents.annotations[file]
     if second not in contents.wnids:
-        raise GpufeedError(
-            f"training images of {second!r} in {archive}",
-            "only classes that wnids.txt lists",
-            "download the archive again and check its sha256",
-        )
+        raise malformed(f"training images of {second!r}", archive, "only classes that wnids.txt lists")
     return "train", second
 
 
@@ -201,15 +191,15 @@ def _check_complete(stage: Staging, contents: Contents, archive: Path) -> None:
     """Raise GpufeedError for an annotation without its file and a class without training images."""
     written = {row[0].rpartition("/")[2] for row in stage.rows if row[2] == "val"}
     if absent := sorted(set(contents.annotations) - written):
-        raise _incomplete(
-            archive,
+        raise malformed(
             f"{len(absent)} rows of {ANNOTATIONS} that name no file, the first {absent[0]!r},",
+            archive,
             "a file in val/images for every row",
         )
     trained = {row[1] for row in stage.rows if row[2] == "train"}
     if empty := [wnid for label, wnid in enumerate(contents.wnids) if label not in trained]:
-        raise _incomplete(
-            archive,
+        raise malformed(
             f"no training images for {len(empty)} of {len(contents.wnids)} classes, the first {empty[0]},",
+            archive,
             "images in train/<wnid>/images for every line of wnids.txt",
         )

@@ -46,7 +46,7 @@ class Across:
 
 
 def across(folders: Iterable[str | Path], experiments: Iterable[str] = ()) -> Across:
-    """The pipelines of all these folders; of these experiments only, if any is named.
+    """Compare the pipelines of all these folders; of these experiments only, if any is named.
 
     Folders of the same machine (hardware, stack and torch) are one. Raises GpufeedError for a folder without
     records, and where no ceiling was measured.
@@ -73,13 +73,13 @@ def across(folders: Iterable[str | Path], experiments: Iterable[str] = ()) -> Ac
 
 
 def text(found: Across) -> str:
-    """Both tables, for a terminal."""
+    """Return both tables as text for a terminal."""
     parts = [aligned(*_shares(found)), *_notes(found), aligned(*_ceilings(found))]
     return "\n\n".join([_legend_of_machines(found), *parts]) + "\n"
 
 
 def markdown(found: Across) -> str:
-    """The same for a page."""
+    """Return both tables as Markdown."""
     listed = "\n".join(f"- {line}" for line in _legend_of_machines(found).splitlines())
     parts = ["## Machines side by side", listed, piped(*_shares(found)), *_notes(found)]
     return "\n\n".join([*parts, "### Their limits", piped(*_ceilings(found))]) + "\n"
@@ -92,7 +92,7 @@ def _notes(found: Across) -> list[str]:
 
 
 def _names(found: Across) -> dict[str, str]:
-    """machine -> the number that stands for it at the head of its column."""
+    """Return machine -> the number at the head of its column."""
     return {machine: f"[{number}]" for number, machine in enumerate(found.shares["machine"].unique(), 1)}
 
 
@@ -101,7 +101,7 @@ def _legend_of_machines(found: Across) -> str:
 
 
 def _shares(found: Across) -> tuple[list[str], list[list[str]], list[int]]:
-    """Headings, rows and the columns of numbers: a row a pipeline, a column a machine."""
+    """Return headings, rows and the columns of numbers: a row a pipeline, a column a machine."""
     names = _names(found)
     rows = [
         [*(_share(of, machine) for machine in names), f"{experiment}/{cell_id}"]
@@ -111,7 +111,7 @@ def _shares(found: Across) -> tuple[list[str], list[list[str]], list[int]]:
 
 
 def _share(of: pd.DataFrame, machine: str) -> str:
-    """One pipeline on one machine, with the precision where that differs between machines."""
+    """Return one pipeline's share on one machine, with its precision if machines differ in that."""
     here = of[of["machine"] == machine]
     if here.empty:
         return "-"
@@ -122,7 +122,7 @@ def _share(of: pd.DataFrame, machine: str) -> str:
 
 
 def _ceilings(found: Across) -> tuple[list[str], list[list[str]], list[int]]:
-    """A row a ceiling: that of another machine is never in it."""
+    """Return the table of limits: headings, one row a limit of one machine, and right-aligned columns."""
     names = _names(found)
     rows = [
         [names[row["machine"]], f"{count(row['images_per_s'])}", f"{row['n_repeats']}", row["precision"],

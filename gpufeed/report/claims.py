@@ -26,21 +26,21 @@ INTRODUCED = {  # who that is, for a reader who has never seen it
 
 
 def judged(low: float, high: float, least: float, most: float) -> str:
-    """Whether what lies between low and high lies between least and most; OPEN where a part of it does."""
+    """Return HOLDS if low to high lies within least to most, FAILS if the two are disjoint, else OPEN."""
     if low >= least and high <= most:
         return HOLDS
     return OPEN if overlap(low, high, least, most) else FAILS
 
 
 def of(experiment: str, cells: pd.DataFrame) -> list[Verdict]:
-    """The verdicts on the claims that an experiment judges."""
+    """Return the verdicts on the claims that an experiment judges."""
     if experiment not in CLAIMANTS:
         return []
     return notebook_claims(cells) if experiment == "pipelining" else guide_claims(cells)
 
 
 def notebook_claims(cells: pd.DataFrame) -> list[Verdict]:
-    """A verdict on each claim of the pipelining notebook, for each machine and task of its two loaders."""
+    """Return a verdict on each claim of the notebook, for each machine and task of its two loaders."""
     verdicts = []
     for rows in _notebook_tasks(cells):
         subject = f"{wording.task(rows)}; {wording.machine(rows)}"
@@ -51,7 +51,7 @@ def notebook_claims(cells: pd.DataFrame) -> list[Verdict]:
 
 
 def _notebook_tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Tasks as the notebook's: its two loaders, step-synchronised and free-running cells together."""
+    """Yield the notebook's tasks: its two loaders, step-synchronised and free-running cells together."""
     done = tables.measured(cells)
     done = done[done["loader"].isin([BASELINE, "dataloader_workers"])]
     keys = [key for key in tables.SAME_TASK if key != "synchronise"]
@@ -61,7 +61,7 @@ def _notebook_tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def _judge_speedup(rows: pd.DataFrame) -> tuple[str, str]:
-    """Both ways of running must settle it; a way that was not measured has no say."""
+    """Judge two workers over none, in both ways of running; a way that was not measured does not count."""
     found = {
         "free-running": _speedup(rows[rows["synchronise"] == "epoch"]),
         "waiting after every phase, as the notebook did": _speedup(rows[rows["synchronise"] == "step"]),
@@ -73,7 +73,7 @@ def _judge_speedup(rows: pd.DataFrame) -> tuple[str, str]:
 
 
 def _speedup(rows: pd.DataFrame) -> tuple[str | None, str]:
-    """The speed-up of two workers over none, each in its fastest setting; None if it was not measured."""
+    """Return the speed-up of two workers over none, each in its fastest setting; None if not measured."""
     none, two = _fastest(rows[rows["workers"] == 0]), _fastest(rows[rows["workers"] == 2])
     if none is None or two is None:
         return None, f"{'0' if none is None else '2'} workers were not measured"
@@ -98,7 +98,7 @@ def _judge_workers(rows: pd.DataFrame) -> tuple[str, str]:
 
 
 def _judge_sweep(sweep: pd.DataFrame, column: str, low: int, high: int, measured: str) -> tuple[str, str]:
-    """Whether low to high is where it pays to go: the smallest value as fast as the fastest lies there.
+    """Judge whether the smallest value that is as fast as the fastest lies between low and high.
 
     sweep: a row a value of `column`, all else equal. measured: the values in words.
     """
@@ -117,7 +117,7 @@ def _judge_sweep(sweep: pd.DataFrame, column: str, low: int, high: int, measured
 
 
 def guide_claims(cells: pd.DataFrame) -> list[Verdict]:
-    """A verdict on the guide's batch size for each machine, with whatever the most sizes were measured."""
+    """Return a verdict on the guide's batch size for each machine, by its sweep with the most sizes."""
     pipelines = tables.pipelines(tables.measured(cells))
     found: dict[str, pd.DataFrame] = {}
     equal = [name for name in tables.IDENTITY + tables.SETTINGS if name not in ("cell_id", "batch_size")]
@@ -137,7 +137,7 @@ def guide_claims(cells: pd.DataFrame) -> list[Verdict]:
 
 
 def _sweep(free: pd.DataFrame) -> pd.DataFrame:
-    """A row a worker count: none, and the others at the settings that the sweep has in common."""
+    """Return one row a worker count: none, and the others at the settings that the sweep has in common."""
     swept = pd.concat([free[free["workers"] == 0], tables.held(free[free["workers"] > 0], "loader")])
     # what is not a setting of the workers (the number of steps) may still differ: the most repeats count
     swept = swept.sort_values(["n_repeats", "images_per_s"], ascending=False).drop_duplicates("workers")

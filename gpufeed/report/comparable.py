@@ -13,16 +13,16 @@ from gpufeed.report.wording import listing
 
 POWER_TOLERANCE = 0.01  # limits are set, not measured: a larger step is another setting
 # A GPU's boost moves by a few percent with its temperature. From here on the clocks are locked otherwise, or
-# one side was throttled, and explain more than most changes that anybody looks for.
+# one side was throttled, which explains more than most changes.
 CLOCK_TOLERANCE = 0.10
 FACTS = {"samples": "images", "classes": "classes", "height": "pixels in height", "width": "pixels in width"}
 Sides = tuple[pd.DataFrame, pd.DataFrame]  # the finished repeats of a cell in A, and in B
 
 
 def refusals(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
-    """Why the finished repeats of a cell of side A (ours) may not be set against those of side B.
+    """Return why the finished repeats of a cell of side A (ours) may not be compared with those of side B.
 
-    Empty if they may. What a record does not tell is no reason.
+    Empty if they may. A field that a record lacks is no reason.
     """
     sides = ours, base
     return [
@@ -38,7 +38,7 @@ def refusals(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
 
 
 def notes(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
-    """What else differs, or is not known, between repeats that may be compared."""
+    """Return what else differs, or is unknown, between repeats that may be compared."""
     sides = ours, base
     said = _other("other stack", *(_say(side, ("stack", "torch", "driver")) for side in sides), say=str)
     said += _other("other packages, by their digest", *_known(sides, "software", "digest"))
@@ -52,12 +52,12 @@ def notes(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
 
 
 def _other(words: str, ours: Any, base: Any, say: Callable[[Any], str] = listing) -> list[str]:
-    """The sentence, if both sides are known and differ."""
+    """Return the sentence if both sides are known and differ; else nothing."""
     return [f"{words}: {_sides(say(ours), say(base))}"] if ours and base and ours != base else []
 
 
 def _same_repeats(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
-    """The reason, if a repeat is on both sides: one start, one rate and one GPU, or node without one."""
+    """Return the reason if a repeat is on both sides: the same start, rate, and GPU, or node without one."""
     first, second = (
         set(zip(place, side["started_at"], side["images_per_s"], strict=True))
         for side, place in zip((ours, base), places(ours, base), strict=True)
@@ -79,18 +79,18 @@ def _kind(ours: pd.DataFrame, base: pd.DataFrame) -> str:
 
 
 def _values(sides: Sides, column: str) -> list[list]:
-    """The values of a column on each side, each once, in order."""
+    """Return the distinct values of a column on each side, in order."""
     return [sorted(side[column].dropna().unique()) for side in sides]
 
 
 def _known(sides: Sides, column: str, key: str) -> list[list]:
-    """The values of a key in the dictionaries of a column that have it, as `_values`."""
+    """Return the distinct values of a key in the dictionaries of a column, as `_values` does."""
     found = ({nested(one, key) for one in side[column]} for side in sides)
     return [sorted(values - {None}) for values in found]
 
 
 def _apart(name: str, ours: list[float], base: list[float], tolerance: float, unit: str) -> list[str]:
-    """The reason, if two of these numbers differ by more than the tolerance; none where a side is unknown."""
+    """Return the reason if these numbers differ by more than the tolerance; nothing if a side is unknown."""
     if not ours or not base or max(*ours, *base) <= min(*ours, *base) * (1 + tolerance):
         return []
     values = (f"{listing(f'{value:.0f}' for value in side)} {unit}" for side in (ours, base))
@@ -98,9 +98,9 @@ def _apart(name: str, ours: list[float], base: list[float], tolerance: float, un
 
 
 def _clocks(ours: pd.DataFrame, base: pd.DataFrame) -> tuple[list[float], list[float]]:
-    """The median clock of each side, in MHz: while it trained, where both sides tell it, else at the end.
+    """Return each side's median clock in MHz: during training if both sides recorded that, else at the end.
 
-    A clock at the end of a repeat is one reading and may be off by itself: that is why medians speak.
+    A clock at the end of a repeat is a single reading, which may be off; hence medians.
     """
     training = [
         [nested(one, "gpu", "sm_clock_mhz", "median") for one in side["telemetry"]] for side in (ours, base)
@@ -113,7 +113,7 @@ def _clocks(ours: pd.DataFrame, base: pd.DataFrame) -> tuple[list[float], list[f
 
 
 def _data(sides: Sides) -> list[str]:
-    """Other files or options, other numbers of images, or a cache by another decoder."""
+    """Return the reasons: other files or options, other numbers of images, or a cache by another decoder."""
     name, found = sides[0]["dataset"].iloc[0], []
     sources = [[json.loads(text) for text in sorted(side["source"].unique())] for side in sides]
     if sources[0] != sources[1]:
@@ -131,13 +131,13 @@ def _data(sides: Sides) -> list[str]:
 
 
 def _say(records: pd.DataFrame, columns: Iterable[str]) -> str:
-    """The values of these columns in words, such as `cuda13, torch 2.11.0, driver 580.1`."""
+    """Return the values of these columns in words, such as `cuda13, torch 2.11.0, driver 580.1`."""
     words = {"torch": "torch {}", "driver": "driver {}", "cores": "cores allowed: {}"}
     values = {name: sorted(records[name].dropna().unique()) for name in columns}
     return ", ".join(words.get(name, "{}").format(listing(known)) for name, known in values.items() if known)
 
 
 def _lacks(records: pd.DataFrame, key: str) -> bool:
-    """Whether a repeat ran on a GPU and does not tell this of it; on the CPU there is nothing to tell."""
+    """Return whether a repeat ran on a GPU without recording this key of it."""
     gpus = (gpu for gpu in records["gpu"] if isinstance(gpu, dict))
     return any(gpu.get(key) is None for gpu in gpus)

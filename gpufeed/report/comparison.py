@@ -2,14 +2,12 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
 from gpufeed.core.cells import without_later
-from gpufeed.core.folders import records_below
 from gpufeed.report import comparable, significance
-from gpufeed.report.load_records import AXES, grouped, read_records, timed
+from gpufeed.report.load_records import AXES, grouped, timed
 from gpufeed.report.wording import machine
 from gpufeed.system.statistics import FASTER, FEW, SAME, SLOWER, UNLIKE, Ratio, difference
 
@@ -21,15 +19,10 @@ SAME_SETTINGS = [
 ]  # fmt: skip
 
 
-def read_side(folder: str | Path) -> pd.DataFrame:
-    """All records below a folder, as `read_records` gives them; raises what records_below raises."""
-    return read_records(records_below(folder))
-
-
 def matched(
     ours: pd.DataFrame, base: pd.DataFrame
 ) -> tuple[list[tuple[pd.DataFrame, pd.DataFrame]], list[str], list[str]]:
-    """The cells of both sides, and <experiment>/<cell> of those that only the first, or the second, has.
+    """Return the cells of both sides, and <experiment>/<cell> of those that only the first or the second has.
 
     Cells match by name within their experiment; what is left matches by settings, if just one cell of each
     side has them: the data may then differ.
@@ -48,7 +41,7 @@ def _by_name(records: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
 
 
 def _by_settings(cells: dict[tuple[str, str], pd.DataFrame]) -> dict[tuple, tuple[str, str]]:
-    """settings -> name, of the measured cells whose settings no other one shares."""
+    """Return settings -> name, for the measured cells whose settings no other cell shares."""
     first = {name: timed(rows).iloc[0] for name, rows in cells.items() if len(timed(rows))}
     found = grouped(first, lambda name: _settings(first[name]))
     return {settings: names[0] for settings, names in found.items() if len(names) == 1}
@@ -63,7 +56,7 @@ def _settings(row: pd.Series) -> tuple:
 def matched_machines(
     ours: pd.DataFrame, base: pd.DataFrame
 ) -> tuple[list[tuple[pd.DataFrame, pd.DataFrame]], list[pd.DataFrame], list[pd.DataFrame]]:
-    """The finished repeats of one cell, machine against machine, and what is left on either side.
+    """Return the finished repeats of a cell, paired by machine, and those left on either side.
 
     The same machine (MACHINE) first, then the same hardware with another stack, then any other: what two
     machines measured is not mixed, and what has no like of its own is refused later, with the reason.
@@ -153,7 +146,7 @@ class Comparison:
 def compare(
     ours: pd.DataFrame, base: pd.DataFrame, names: tuple[str, str] = ("A", "B"), force: bool = False
 ) -> Comparison:
-    """Side A (ours) against side B (base), both as `read_records` gives them.
+    """Compare side A (ours) with side B (base), both as `read_records` returns them.
 
     Ratios are of images/s, A over B. Where both sides were measured in one run, in turns, they are paired by
     block; two runs, of different days, are not paired, and the ratio is that of their medians (see
@@ -188,7 +181,7 @@ def compare(
 
 
 def _failures(side: str, rows: pd.DataFrame) -> list[str]:
-    """A note where some repeats of a cell failed beside those that finished."""
+    """Return a note if some repeats of a cell failed and others finished."""
     failed = rows.loc[rows["status"] == "failed", "sentence"]
     if failed.empty:
         return []
@@ -196,7 +189,7 @@ def _failures(side: str, rows: pd.DataFrame) -> list[str]:
 
 
 def _row(ours: pd.DataFrame, base: pd.DataFrame, failures: list[str], force: bool) -> dict:
-    """One cell on one machine; failures: what is told of its other repeats."""
+    """Return the row of one cell on one machine. failures: notes on its other repeats."""
     first, reasons = ours.iloc[0], comparable.refusals(ours, base)
     row = {
         **first[["experiment", "cell_id"]],
@@ -233,7 +226,7 @@ def _rate(side: str, rows: pd.DataFrame) -> dict:
 
 
 def _unmeasured(a: pd.DataFrame, b: pd.DataFrame) -> dict:
-    """A cell of which one side has no finished repeat: why not, and whether that is a regression."""
+    """Return the row of a cell that one side has not finished: why, and whether that is a regression."""
     failed = len(timed(b)) > 0 and (a["status"] == "failed").any()
     without = [(side, rows) for side, rows in (("A", a), ("B", b)) if timed(rows).empty]
     reasons = [f"{rows['status'].iloc[0]} in {side}: {_why_not(rows)}" for side, rows in without]
@@ -250,7 +243,7 @@ def _unmeasured(a: pd.DataFrame, b: pd.DataFrame) -> dict:
 
 
 def _why_not(rows: pd.DataFrame) -> str:
-    """Why a cell has no rate."""
+    """Return why a cell has no rate."""
     if rows["resumed"].notna().any():
         return "taken up again after a stop, which is no timing"
     return next(iter(rows["sentence"].dropna()), "no reason was recorded")

@@ -20,13 +20,13 @@ WITHOUT = {  # verdict without an interval -> which repeats have none, and what 
 
 
 def text(found: Comparison) -> str:
-    """All that is to be said, for a terminal."""
+    """Return the whole comparison as text for a terminal."""
     blocks = [heading(found), aligned(HEADINGS, cells(found)), *remarks(found), conclusion(found)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def markdown(found: Comparison) -> str:
-    """The same for a pull request."""
+    """Return the whole comparison as Markdown for a pull request."""
     lines = heading(found).splitlines()
     blocks = ["## Comparison", "\n".join(f"- {line}" for line in lines), f"**{conclusion(found)}**"]
     blocks += [piped(HEADINGS, cells(found)) if len(found.rows) else "", *remarks(found)]
@@ -34,7 +34,7 @@ def markdown(found: Comparison) -> str:
 
 
 def heading(found: Comparison) -> str:
-    """What the two sides are, and how to read the rest."""
+    """Return what the two sides are, and how to read the rest."""
     lines = [
         f"{side}: {name}, {f'measured on {listing(machines)}' if machines else 'without a repeat to compare'}"
         for (side, name), machines in zip(found.names.items(), found.machines.values(), strict=True)
@@ -48,7 +48,7 @@ def heading(found: Comparison) -> str:
 
 
 def cells(found: Comparison) -> list[tuple[str, ...]]:
-    """The rows of the table, as HEADINGS."""
+    """Return the rows of the table, as HEADINGS."""
     return [_cell(row) for _, row in found.rows.iterrows()]
 
 
@@ -70,7 +70,7 @@ def _cell(row: pd.Series) -> tuple[str, ...]:
 
 
 def aligned(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = RIGHT) -> str:
-    """Columns two spaces apart; right: the numbers of those that end together. Empty without rows."""
+    """Return a table with columns two spaces apart; empty without rows. right: right-aligned columns."""
     if not rows:
         return ""
     lines = in_columns([headings, *rows], right)
@@ -78,18 +78,20 @@ def aligned(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
 
 
 def piped(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = RIGHT) -> str:
-    """The same as a Markdown table."""
+    """Return a Markdown table. right: right-aligned columns."""
     rule = ["---:" if number in right else "---" for number in range(len(headings))]
     lines = [headings, rule, *rows]
     return "\n".join("| " + " | ".join(value.replace("|", "\\|") for value in line) + " |" for line in lines)
 
 
 def remarks(found: Comparison) -> list[str]:
-    """Reasons and notes, each once with the number of its cells, and what only one side has."""
+    """Return reasons and notes, each once with the number of its cells, and what only one side has."""
+    rows = found.rows
+    reasons = rows.loc[rows["forced"].astype(bool) | (rows["verdict"] == REFUSED), "reason"]
     blocks = [
-        _counted("Refused" if not found.forced else "Forced, although", _reasons(found)),
+        _counted("Refused" if not found.forced else "Forced, although", _split(reasons)),
         _counted("Not measured on both sides", _unmeasured(found)),
-        _counted("To keep in mind", _split(found.rows["notes"])),
+        _counted("To keep in mind", _split(rows["notes"])),
     ]
     blocks += [_only(found, side) for side in found.only]
     for side, paths in found.damaged.items():
@@ -99,7 +101,7 @@ def remarks(found: Comparison) -> list[str]:
 
 
 def _only(found: Comparison, side: str) -> str:
-    """The cells that only one side has; an experiment that the other lacks altogether is one line."""
+    """Return the cells that only one side has; an experiment that the other side lacks is one line."""
     names = found.only[side]
     if not names:
         return ""
@@ -111,11 +113,6 @@ def _only(found: Comparison, side: str) -> str:
     more = [f"- and {len(single) - MOST_NAMED} more"] if len(single) > MOST_NAMED else []
     title = f"Only in {side}, {plural(len(names), 'cell')}:"
     return "\n".join([title, "", *lines, *single[:MOST_NAMED], *more])
-
-
-def _reasons(found: Comparison) -> Counter[str]:
-    rows = found.rows
-    return _split(rows.loc[rows["forced"].astype(bool) | (rows["verdict"] == REFUSED), "reason"])
 
 
 def _unmeasured(found: Comparison) -> Counter[str]:
@@ -141,7 +138,7 @@ def _counted(title: str, sentences: Counter[str]) -> str:
 
 
 def conclusion(found: Comparison) -> str:
-    """The answer in a sentence or two."""
+    """Return the answer in a sentence or two."""
     if found.rows.empty:
         return "No cell is on both sides: nothing was compared."
     counts = [f"{found.count(verdict)} {verdict}" for verdict in ORDER if found.count(verdict)]

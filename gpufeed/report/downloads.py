@@ -19,7 +19,7 @@ class Link:
 
 
 def links(name: str, table: pd.DataFrame) -> list[Link]:
-    """The table as <name>.csv and as <name>.parquet; nothing where it has no row."""
+    """Return the table as <name>.csv and as <name>.parquet; nothing without rows."""
     if table.empty:
         return []
     buffer = io.BytesIO()

@@ -34,19 +34,19 @@ NOTHING = "Nothing to draw: no cell of this experiment has a finished repeat yet
 
 
 def throughput(cells: pd.DataFrame) -> Figure:
-    """Images per second of every pipeline as bars with their range, the compute-only ceiling as a line."""
+    """Draw images per second of each pipeline as bars with their range, and the limit as a line."""
     return _bars(cells, _throughput_panel, _throughput_legend(cells))
 
 
 def breakdown(cells: pd.DataFrame) -> Figure:
-    """Where a step's time goes: load, transfer and train stacked, the whole step as a tick."""
+    """Draw where a step's time goes: load, transfer and train stacked, the whole step as a tick."""
     total = "total: the whole step (parts beyond it ran at once)"
     handles = [*style.patches(PARTS.values()), Line2D([], [], color="black", lw=3, label=total)]
     return _bars(cells, _breakdown_panel, handles)
 
 
 def _bars(cells: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], handles: list) -> Figure:
-    """A panel of bars for each task, one bar a pipeline. handles: of the legend, below each other."""
+    """Draw a panel of bars for each task, one bar a pipeline. handles: of the legend, below each other."""
 
     def panel(axis: Axes, rows: pd.DataFrame) -> None:
         axis.set_title(rows["title"].iloc[0])
@@ -58,7 +58,7 @@ def _bars(cells: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], handl
 
 
 def workers(cells: pd.DataFrame) -> Figure:
-    """Images per second and speed-up over `dataloader_sync` against the number of worker processes.
+    """Draw images per second, and speed-up over `dataloader_sync`, against the number of workers.
 
     One panel a setting (loader, prefetching, pinning, persistence), the other settings held at
     their most frequent value.
@@ -80,13 +80,12 @@ def workers(cells: pd.DataFrame) -> Figure:
 
 
 def has_sweep(cells: pd.DataFrame) -> bool:
-    """Whether `workers` has something to draw."""
+    """Return whether `workers` has something to draw."""
     return any(_sweep(rows) is not None for rows in tables.tasks(cells))
 
 
 def _panels(cells: pd.DataFrame) -> tuple[list[pd.DataFrame], int]:
-    """The tasks with something to compare, each shortened to what fits and sorted for reading; and how many
-    are left out, of more than a figure holds those with the fewest pipelines.
+    """Return the tasks that compare anything, shortened and sorted for reading, and how many are left out.
 
     One pipeline alone, without a ceiling, is compared with nothing: where there is nothing else, the tasks
     of a machine share a panel.
@@ -103,7 +102,7 @@ def _panels(cells: pd.DataFrame) -> tuple[list[pd.DataFrame], int]:
 
 
 def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
-    """One panel a machine, a bar a pipeline: what all share is in the title, the rest names the bars."""
+    """Return one panel a machine, one bar a pipeline: the title has what all share, the names the rest."""
     found = []
     for machine, panels in grouped(alone, wording.machine).items():
         panels = sorted(panels, key=lambda rows: -rows["images_per_s"].max())
@@ -111,7 +110,7 @@ def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
         together = pd.concat(
             rows.assign(label=wording.labels(rows), task=wording.task(rows)) for rows in panels[:MOST_ROWS]
         )
-        shared, names = wording.unshared((together["task"] + ", " + together["label"]).tolist())
+        shared, names = wording.split_shared((together["task"] + ", " + together["label"]).tolist())
         lines = [*textwrap.wrap(shared, style.TITLE_LETTERS)]
         lines += [*textwrap.wrap(machine, style.TITLE_LETTERS), *_slower(left_out)]
         named = [name or label for name, label in zip(names, together["label"], strict=True)]
@@ -121,11 +120,10 @@ def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
 
 
 def fastest_settings(rows: pd.DataFrame, *more: str) -> pd.DataFrame:
-    """The rows, the fastest first; of too many for one panel the fastest of each loader, share of the JPEG
-    engines, workers and augment.
+    """Return the rows, fastest first; of more than MOST_BARS only the fastest of each kind.
 
-    more: columns of which each value stays, too. `left_out` counts what is not drawn; the table of cells has
-    them all.
+    A kind is a loader, share of the JPEG engines, number of workers and augment, with the columns `more`.
+    `left_out` counts what is not drawn; the table of cells has them all.
     """
     kept = ordered = rows.sort_values("images_per_s", ascending=False)
     if len(rows) > MOST_BARS:
@@ -134,20 +132,20 @@ def fastest_settings(rows: pd.DataFrame, *more: str) -> pd.DataFrame:
 
 
 def _height(rows: pd.DataFrame) -> float:
-    """Inches of a panel, whose bars are as high as the longest of their labels needs, and of a long title."""
+    """Return the height of a panel in inches, by its longest label and its title."""
     more = max(0, rows["title"].iloc[0].count("\n") - 2) * TITLE_LINE_IN
     return style.rows_in(rows["label"], _rate_words(rows)) + more
 
 
 def panel_title(rows: pd.DataFrame) -> str:
-    """Task and machine of a panel's rows, and how many of them `left_out` says are missing."""
+    """Return task and machine of a panel's rows, and how many pipelines are not drawn."""
     width = style.TITLE_LETTERS
     lines = textwrap.wrap(wording.task(rows), width) + textwrap.wrap(wording.machine(rows), width)
     return "\n".join([*lines, *_slower(rows["left_out"].iloc[0])])
 
 
 def _slower(left_out: int) -> list[str]:
-    """A line of a title on what is not drawn; none where all is."""
+    """Return the line of a title on what is not drawn; nothing if all is drawn."""
     slower = "1 slower one is" if left_out == 1 else f"{left_out:,} slower ones are"
     return [f"(fastest settings only; {slower} in the table)"] if left_out else []
 
@@ -176,7 +174,7 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
 
 
 def _rate_words(rows: pd.DataFrame) -> list[str]:
-    """The numbers of each bar in words; where others have a limit, that there is none."""
+    """Return the numbers of each bar in words; where others have a limit, also that there is none."""
     words = rows.apply(verdicts.short_ceiling, axis=1).str.replace("the limit", "limit")
     words = words.mask(rows["against_ceiling"] == "not distinguishable", LIKE_CEILING)
     if words.any():
@@ -231,7 +229,7 @@ SWEPT_TITLES = {
 
 
 def _sweep(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]] | None:
-    """A task's pipelines if they sweep the workers, and the settings that deserve a panel.
+    """Return a task's pipelines and the settings to draw if they sweep the workers; else None.
 
     Two worker counts are no sweep: the bars of `throughput` show them better.
     """
@@ -246,7 +244,7 @@ def _sweep(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]] | None:
 
 
 def _sweep_block(block: SubFigure, rows: pd.DataFrame, settings: list[str]) -> None:
-    """All panels of one task."""
+    """Draw all panels of one task."""
     title = style.title(f"{wording.task(rows)}; {wording.machine(rows)}")
     block.suptitle(title, x=0.01, ha="left", fontsize=10, weight="bold")
     axes = block.subplots(len(settings), 1, squeeze=False).ravel()
@@ -256,7 +254,7 @@ def _sweep_block(block: SubFigure, rows: pd.DataFrame, settings: list[str]) -> N
 
 
 def _sweep_panel(axis: Axes, rows: pd.DataFrame, setting: str, base: float) -> None:
-    """Lines over worker counts; bars, if the setting was varied at one worker count only."""
+    """Draw lines over worker counts; bars if the setting was varied at one worker count only."""
     held = tables.held(rows[rows["workers"] > 0], setting)
     values = held.groupby("workers")[setting].nunique()
     at = values.index[values > 1]

@@ -63,7 +63,7 @@ class Found:
 
 
 def steps_beside(record: str | Path) -> Path:
-    """The step table of a record."""
+    """Return the path of the step table of a record."""
     record = Path(record)
     return record.with_name(record.stem + STEPS_SUFFIX)
 
@@ -72,7 +72,7 @@ Plans = Mapping[str, Mapping]  # experiment -> its part of plan_info (see `page.
 
 
 def planned(name: str, plan: Mapping) -> list[Part]:
-    """Every result that an experiment plans."""
+    """Return every result that an experiment plans."""
     return [
         Part(name, kind_name, Path(path))
         for kind_name, kind in RESULT_KINDS.items()
@@ -81,7 +81,7 @@ def planned(name: str, plan: Mapping) -> list[Part]:
 
 
 def on_disk(results: str | Path, experiments: Sequence[str]) -> dict[str, list[Path]]:
-    """kind -> the files in a folder of results, sorted: of the experiments, and all verdicts of the gate."""
+    """Return kind -> its sorted files in a folder: of the experiments, and all verdicts of the gate."""
     patterns = {name: dict.fromkeys(map(kind.pattern, experiments)) for name, kind in RESULT_KINDS.items()}
     root = Path(results)
     return {
@@ -91,16 +91,17 @@ def on_disk(results: str | Path, experiments: Sequence[str]) -> dict[str, list[P
 
 
 def find_own(results: str | Path, experiments: Iterable[str], plans: Plans) -> Found:
-    """The results of these experiments that are planned, and second records beside the first ones.
+    """Return the planned results of these experiments, with second records beside the first ones.
 
     A verdict of the gate that any experiment plans is not stale. Nor is the evaluation of a planned cell
-    whose model the plan does not keep, since anybody may ask for one: it is shown.
+    whose model the plan does not keep: it was made on request, and is shown.
     """
     root, experiments = Path(results), list(experiments)
     there = on_disk(root, experiments)
     ours = [part for name in experiments for part in planned(name, plans.get(name, NOTHING))]
     wanted = {root / path for part in ours for path in _with_second(part)}
-    wanted |= {path for path in there["evaluations"] if _of_a_planned_cell(path, plans)}
+    evaluations = ((path, plans.get(path.parts[-3], NOTHING)) for path in there["evaluations"])
+    wanted |= {path for path, plan in evaluations if path.parts[-2] in plan["cells"]}
     parts = (part for name, plan in plans.items() for part in planned(name, plan))
     by_all = {root / path for part in parts for path in _with_second(part)} | wanted
     existing = {path for paths in there.values() for path in paths}
@@ -117,17 +118,12 @@ NOTHING = {"cells": [], "repeats": 0}
 
 
 def _with_second(part: Part) -> list[Path]:
-    """Where a part lies, and of a repeat where it lies if it was measured once more."""
+    """Return the path of a part, and for a repeat also that of its second record."""
     return [part.path, again(part.path)] if part.kind == "records" else [part.path]
 
 
-def _of_a_planned_cell(evaluation: Path, plans: Plans) -> bool:
-    name, cell = evaluation.parent.parent.name, evaluation.parent.name
-    return cell in plans.get(name, NOTHING)["cells"]
-
-
 def find_reference(results: str | Path, experiments: Iterable[str], plans: Plans) -> Found:
-    """Published results of these experiments, <results>/reference/<name>/...: all of them, planned or not.
+    """Return all published results of these experiments, <results>/reference/<name>/..., planned or not.
 
     Their config may differ from the present one, so nothing counts as stale; everything that is planned
     counts as missing, for it was not measured here.
@@ -142,8 +138,8 @@ def find_reference(results: str | Path, experiments: Iterable[str], plans: Plans
     return replace(found, reference=found.measured)
 
 
-def told(parts: Iterable[Part]) -> str:
-    """`6 repeats of 2 cells, 1 timed build of caches and 3 decoders alone`; `nothing` if there is no part.
+def in_words(parts: Iterable[Part]) -> str:
+    """Return parts in words, such as `6 repeats of 2 cells and 3 decoders alone`; `nothing` without any.
 
     A verdict that several experiments wait for counts once.
     """
@@ -158,7 +154,7 @@ def told(parts: Iterable[Part]) -> str:
 
 
 def listed(parts: Sequence[Part]) -> list[tuple[str, str]]:
-    """(name, what it is) of each, the repeats of a cell together."""
+    """Return (name, what it is) of each part, the repeats of a cell together."""
     cells, rows = {}, []
     for part in parts:
         if part.kind == "records":

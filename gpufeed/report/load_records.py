@@ -49,7 +49,7 @@ BEFORE = dict(one for one in LATER if len(one) == 2)  # what records of older ve
 
 
 def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
-    """One row a repeat, cell axes and measures side by side (columns: COLUMNS).
+    """Read records into one row a repeat, cell axes and measures side by side (columns: COLUMNS).
 
     Of a repeat that was measured twice the record that counts (see `repeats.counting`), at the place of the
     first among the blocks: `started_at` is that of the first. measured_again: whether the first was disturbed
@@ -78,7 +78,7 @@ def _counting(rows: dict[Path, dict]) -> list[dict]:
 
 
 def _with_their_like(table: pd.DataFrame) -> pd.Series:
-    """batch_size; of a repeat that did not finish that of its cell and machine's that did, if it is one."""
+    """Return batch_size; for an unfinished repeat the one size of its cell's finished repeats, if any."""
     done = table["batch_size"].where(table["status"] == "done")
     same = [table[name] for name in ("experiment", "cell_id", "hardware", "stack", "torch")]
     finished = done.groupby(same, dropna=False)
@@ -87,12 +87,12 @@ def _with_their_like(table: pd.DataFrame) -> pd.Series:
 
 
 def timed(records: pd.DataFrame) -> pd.DataFrame:
-    """The finished repeats that are timings: not those that were taken up again."""
+    """Return the finished repeats that count as timings: those that were not resumed."""
     return records[records["images_per_s"].notna()]
 
 
 def read_steps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, list[str]]:
-    """All step rows (STEP_COLUMNS and `path`, that of their record), and a sentence for each bad file."""
+    """Return all step rows (STEP_COLUMNS, and `path` of their record), and a sentence for each bad file."""
     tables, damaged = [], []
     for path in map(str, paths):
         try:
@@ -108,9 +108,9 @@ def read_steps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, list[str]]:
 
 
 def read_epochs(records: pd.DataFrame) -> pd.DataFrame:
-    """One row an epoch of every finished repeat: its keys and the epoch's numbers.
+    """Return one row an epoch of every finished repeat: its keys and the epoch's numbers.
 
-    held_out_loss and top1 are of the evaluation after that epoch, NaN where nobody asked.
+    held_out_loss and top1 are of the evaluation after that epoch, NaN without one.
     """
     keys = ["path", "experiment", "cell_id", "repeat", "hardware", "stack", "torch", "batch_size"]
     rows = [
@@ -129,7 +129,7 @@ def read_epochs(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(path: Path) -> dict:
-    """A record; of a damaged one what its path alone tells: <experiment>/<cell_id>/<repeat>.json."""
+    """Return a record as a row; a damaged one by its path, <experiment>/<cell_id>/<repeat>.json."""
     try:
         return _flat(Record.read(path), path)
     except GpufeedError as error:
@@ -169,7 +169,7 @@ def _flat(record: Record, path: Path) -> dict:
 
 
 def workers_of(cell: Mapping, resolved: Mapping | None, environment: Mapping) -> int | None:
-    """How many workers a cell has; where it left that to the cores, what they came to or would have."""
+    """Return how many workers a cell has; for `auto`, what that was resolved to or would be."""
     asked = cell.get("workers")
     if asked != "auto":
         return asked
@@ -177,13 +177,13 @@ def workers_of(cell: Mapping, resolved: Mapping | None, environment: Mapping) ->
 
 
 def graphs_of(cell: Mapping, resolved: Mapping) -> bool | None:
-    """Whether the steps of a cell were CUDA graphs; None where its device was to tell and it did not run."""
+    """Return whether a cell's steps were CUDA graphs; None for `auto` that did not run."""
     asked = cell.get("cuda_graphs")
     return resolved.get("cuda_graphs") if asked == "auto" else asked
 
 
 def machine_of(cell: Mapping, resolved: Mapping | None, environment: Mapping) -> dict:
-    """`hardware` is what the numbers depend on most: the GPU's model, or the CPU's without a GPU."""
+    """Return the columns of a machine; `hardware` is the GPU's model, or the CPU's without a GPU."""
     gpu = environment["gpu"]
     asked = cell.get("device", "auto")
     device = (resolved or {}).get("device") or (asked if asked != "auto" else None)
@@ -239,7 +239,7 @@ def _times(record: Record) -> dict:
 
 
 def _fell_back(loading: dict | None) -> dict:
-    """The share of images that other decoders than the loader's had to decode, and their names.
+    """Return the share of images that other decoders had to decode, and the names of these decoders.
 
     Nothing for a loader without a second decoder, and for records that do not tell.
     """
@@ -253,19 +253,19 @@ def _fell_back(loading: dict | None) -> dict:
 
 
 def nested(found: object, *keys: str) -> Any:
-    """What dictionaries within each other have there; None where one lacks it or is none."""
+    """Return the value under these keys of nested dictionaries; None if one of them is missing."""
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None
     return found
 
 
 def finished(found: Mapping, *keys: str) -> dict[tuple, Mapping]:
-    """The rows of a document that were measured to the end, by what they have under these keys."""
+    """Return the rows of a document that are done, by their values under these keys."""
     return {itemgetter(*keys)(row): row for row in found["rows"] if row["status"] == "done"}
 
 
 def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list]:
-    """The items by their key, both in the order in which they come."""
+    """Group items by key, keys and items in the order in which they come."""
     found: dict[Any, list] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)

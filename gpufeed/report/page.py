@@ -58,7 +58,7 @@ DOCS = {  # what a page of the checkout links to: page below docs -> what it is 
 
 
 def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "") -> str:
-    """The whole report as HTML.
+    """Return the whole report as HTML.
 
     folder: where it will lie, for links to the docs. found: the results to show.
     plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
@@ -102,14 +102,14 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
 
 
 def title(experiments: list[str], table: pd.DataFrame) -> str:
-    """What the page is about, and the machines that it was measured on."""
+    """Return what the page is about, and the machines that it was measured on."""
     machines = table["hardware"].dropna().unique().tolist()
     on = f" ({wording.listing(machines)})" if machines else ""
     return (wording.listing(experiments) if len(experiments) < 4 else f"{len(experiments)} experiments") + on
 
 
 def docs(folder: str | Path) -> list[tuple[str, str]]:
-    """(name, address) of DOCS as seen from a folder of the checkout; from elsewhere there are none."""
+    """Return (name, address) of DOCS, seen from a folder of the checkout; nothing from elsewhere."""
     if not (folder and Path(folder).resolve().is_relative_to(ROOT) and (ROOT / "docs").is_dir()):
         return []
     up = Path(os.path.relpath(ROOT / "docs", Path(folder).resolve())).as_posix()
@@ -117,17 +117,17 @@ def docs(folder: str | Path) -> list[tuple[str, str]]:
 
 
 def breakable(text: str) -> Markup:
-    """The text with leave to break a setting such as `augment.brightness=0.2` after its dot and its sign."""
+    """Allow line breaks in settings such as `augment.brightness=0.2`, after the dot and the sign."""
     return Markup(re.sub(r"(?<=[a-z])\.(?=[a-z])|=", r"\g<0><wbr>", str(escape(text))))
 
 
 def unbroken(text: str) -> str:
-    """The text with `94 %` and `n = 3` kept on one line each."""
+    """Keep `94 %` and `n = 3` each on one line."""
     return re.sub(r"(?<=\d) (?=%)|(?<=\bn) (?==)|(?<=\bn =) ", "\u00a0", text)
 
 
 def _shown_experiments(found: find_results.Found, plan_info: Mapping, table: pd.DataFrame) -> list[str]:
-    """Experiments with a result or a gap, in the order of the plan."""
+    """Return the experiments with a result or a gap, in the order of the plan."""
     present = {*table["experiment"], *(part.experiment for part in found.missing)}
     for name in RESULT_KINDS.keys() - {"records", "gates"}:
         present |= {RESULT_KINDS[name].names_in(path)[0] for path in getattr(found, name)}
@@ -139,13 +139,13 @@ def _counts(table: pd.DataFrame) -> dict[str, int]:
 
 
 def _class_folders(folders: Mapping[str, str], datasets: Iterable[str]) -> dict[str, str]:
-    """For each dataset with a folder of the user's own, its class folders, where this machine has them."""
+    """Return dataset -> its class folders, for the user's own folders that exist here."""
     ways = {name: paste.class_folders(folders[name]) for name in folders.keys() & {*datasets}}
     return {name: way for name, way in ways.items() if way}
 
 
 def _section(name, plan_info, found, table, cells, steps, folders) -> dict:
-    """All that the page says about one experiment. folders: as `_class_folders` gives them."""
+    """Return all that the page shows of one experiment. folders: from `_class_folders`."""
     plan = plan_info["experiments"][name]
     ours = cells[cells["experiment"] == name]
     own_records = table[table["experiment"] == name]
@@ -200,7 +200,7 @@ def _section(name, plan_info, found, table, cells, steps, folders) -> dict:
 
 
 def _first_figure(said: dict) -> dict | None:
-    """The figure that stands before the leaderboard: it is taken out of its own part."""
+    """Remove the figure that stands before the leaderboard from its own part, and return it."""
     parts = (said[kind] or {} for kind in ("cores", "ceilings", "impact", "inference"))
     drawn = [said["pictures"], *(part.get("pictures", []) for part in parts)]
     drawn += [machine["pictures"] for machine in (said["sweep"] or {}).get("machines", [])]
@@ -208,7 +208,7 @@ def _first_figure(said: dict) -> dict | None:
 
 
 def command(plan_info: Mapping, name: str) -> str:
-    """The command that measures an experiment: its name in place of `{target}`, else at the end.
+    """Return the command that measures an experiment: its name replaces `{target}`, or follows.
 
     `{cores}` are as many as its cells have worker processes, so that none has fewer than it was planned with.
     """
@@ -232,7 +232,7 @@ CAPTIONS = {
 
 
 def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:
-    """The figures that have something to show."""
+    """Return the figures that have something to show."""
     epochs = load_records.read_epochs(own_records)
     drawn = {}
     if len(tables.pipelines(tables.measured(cells))):
@@ -259,12 +259,12 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: 
 
 
 def _compared(cells: pd.DataFrame) -> bool:
-    """Whether any task has something to compare."""
+    """Return whether any task compares anything."""
     return any(verdicts.compares(rows) for rows in tables.tasks(cells))
 
 
 def _headline_first(cells: pd.DataFrame) -> list[pd.DataFrame]:
-    """The cells of the tasks in the headlines, then the others; all at once where none compares."""
+    """Return the cells of the headlines' tasks, then the others; all at once if none compares."""
     if not _compared(cells):
         return [cells]
     groups = list(tables.tasks(cells))
@@ -277,7 +277,7 @@ def _headline_first(cells: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _batch_tables(own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:
-    """A table batch by batch for each step-synchronised cell and machine, with its medians below."""
+    """Return a table of batches for each step-synchronised cell and machine, with its medians."""
     columns, found = list(tables.BATCH_COLUMNS.values()), []
     batches = tables.batches(own_records, steps)
     for _, rows in batches.groupby(tables.IDENTITY, sort=False, dropna=False):
@@ -291,7 +291,7 @@ def _batch_tables(own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:
 
 
 def _resumed(own_records: pd.DataFrame) -> str:
-    """A sentence on repeats that were taken up again; empty if there is none."""
+    """Return a sentence on resumed repeats; empty without any."""
     resumed, done = int(own_records["resumed"].count()), int((own_records["status"] == "done").sum())
     if not resumed:
         return ""
@@ -302,7 +302,7 @@ def _resumed(own_records: pd.DataFrame) -> str:
 
 
 def _troubles(own_records: pd.DataFrame) -> list[dict]:
-    """Skipped, failed and unusable repeats, those with the same sentence together."""
+    """Return skipped, failed and unusable repeats, those with the same sentence together."""
     bad = own_records[own_records["status"] != "done"]
     rows = []
     for (status, sentence), group in bad.groupby(["status", bad["sentence"].fillna("")], sort=True):
@@ -312,7 +312,7 @@ def _troubles(own_records: pd.DataFrame) -> list[dict]:
 
 
 def unmeasured(planned: Mapping[str, str], own_records: pd.DataFrame) -> str:
-    """How many pipelines have no finished repeat, and which loaders have none at all; empty if all have one.
+    """Return how many pipelines, and which loaders, have no finished repeat; empty if all have one.
 
     planned: cell -> its loader. Where nothing at all is measured, the page says that instead.
     """
@@ -330,6 +330,6 @@ def unmeasured(planned: Mapping[str, str], own_records: pd.DataFrame) -> str:
 
 
 def _missing(name: str, found: find_results.Found) -> dict | None:
-    """What nobody has measured of an experiment, in short and one by one; None if there is nothing."""
+    """Return what is missing of an experiment, in short and one by one; None if nothing is."""
     ours = [part for part in found.missing if part.experiment == name]
-    return {"told": find_results.told(ours), "listed": find_results.listed(ours)} if ours else None
+    return {"told": find_results.in_words(ours), "listed": find_results.listed(ours)} if ours else None

@@ -1,7 +1,6 @@
 """Write the report's files from records, each whole or not there: what the workflow's scripts call."""
 
 import fcntl
-import json
 import logging
 import os
 import re
@@ -25,7 +24,6 @@ from gpufeed.report import (
     page,
     style,
     tables,
-    wording,
 )
 from gpufeed.report.sections import (
     advice,
@@ -42,7 +40,6 @@ from gpufeed.report.sections import (
 
 logger = logging.getLogger("gpufeed")
 Paths = Iterable[str | Path]
-SHOWN = 3  # files that a message names
 OTHERS = re.compile(r"<!-- pages -->(?:<nav.*?</nav>)?", re.DOTALL)  # where a page links to the others
 TITLE = re.compile("<title>(.*?) · ")
 
@@ -57,7 +54,7 @@ def write(made: Iterable[pd.DataFrame | Figure], outs: Paths) -> None:
 def tabulate(
     record_paths: Paths, out_cells: str | Path, out_batches: str | Path, advice_paths: Paths = ()
 ) -> None:
-    """Writes the table of cells and the table batch by batch (columns: see `tables`).
+    """Write the table of cells and the table of batches (columns: see `tables`).
 
     advice_paths: of the experiment's advice, whose predicted rates the cells have then.
     """
@@ -69,7 +66,7 @@ def tabulate(
 
 
 def plot(record_paths: Paths, *outs: str | Path) -> None:
-    """Writes the four figures of an experiment: throughput, breakdown, workers, timeline."""
+    """Write the four figures of an experiment: throughput, breakdown, workers, timeline."""
     table, steps = _read(record_paths)
     cells = tables.cells(table, steps)
     drawn = [draw(cells) for draw in (figures.throughput, figures.breakdown, figures.workers)]
@@ -88,7 +85,7 @@ def plot_side_by_side(record_paths: Paths, pair: Mapping[str, str], *outs: str |
 
 
 def tabulate_sweep(paths: Paths, out: str | Path) -> None:
-    """Writes the table of decoders (decoding_tables.COLUMNS)."""
+    """Write the table of decoders (decoding_tables.COLUMNS)."""
     points, troubles = decoding_tables.read_sweeps(paths)
     for trouble in troubles.itertuples():
         logger.warning("%s %s: %s", trouble.decoder, trouble.status, trouble.sentence)
@@ -96,25 +93,25 @@ def tabulate_sweep(paths: Paths, out: str | Path) -> None:
 
 
 def plot_sweep(paths: Paths, *outs: str | Path) -> None:
-    """Writes the figures of decoders: crossover and decoding."""
+    """Write the figures of decoders: crossover and decoding."""
     points, _ = decoding_tables.read_sweeps(paths)
     write((decoding.draw_crossover(points), decoding.draw_decoding(points)), outs)
 
 
 def plot_ceilings(paths: Paths, *outs: str | Path) -> None:
-    """Writes the table and the figure of ceilings."""
+    """Write the table and the figure of ceilings."""
     found = [found for _, found in _usable(record.CEILINGS.read, paths)]
     write((ceilings_rows.table(found), ceilings.draw_epochs(found)), outs)
 
 
 def plot_inference(paths: Paths, *outs: str | Path) -> None:
-    """Writes the table and the figure of models in use."""
+    """Write the table and the figure of models in use."""
     found = _usable(record.INFERENCE.read, paths)
     write((inference_rows.table(path for path, _ in found), inference.draw([one for _, one in found])), outs)
 
 
 def plot_confusion(path: str | Path, out: str | Path) -> None:
-    """Writes the figure of one evaluation; without a matrix it says why in a sentence."""
+    """Write the figure of one evaluation; without a matrix it says why in a sentence."""
     drawn = [confusion.draw(found) for _, found in _usable(confusion.read, [path])]
     write(drawn or [style.sentence_figure("Nothing to draw: the evaluation cannot be used.")], [out])
 
@@ -122,9 +119,9 @@ def plot_confusion(path: str | Path, out: str | Path) -> None:
 def compare(
     records: Paths, baseline: Paths, names: tuple[str, str], out_csv: str | Path, out_markdown: str | Path
 ) -> None:
-    """Writes the comparison of two sets of records: its rows (`comparison.COLUMNS`), and all it says.
+    """Write the comparison of two sets of records: its rows (`comparison.COLUMNS`), and its text.
 
-    A regression or a refused cell fails nothing: whoever wants an exit code runs `python -m gpufeed.compare`.
+    A regression or a refused cell is no error here; `python -m gpufeed.compare` has exit codes for them.
     """
     sides = (load_records.read_records(paths) for paths in (records, baseline))
     found = comparison.compare(*sides, names)
@@ -136,7 +133,7 @@ def compare(
 def report(
     results: str | Path, experiments: Iterable[str], plan_info: Mapping, out_html: str | Path
 ) -> find_results.Found:
-    """Writes the report from own results, from published ones if there are none; measures nothing."""
+    """Write the report from own results, or from published ones without own ones; measure nothing."""
     experiments, plans = list(experiments), plan_info["experiments"]
     found = find_results.find_own(results, experiments, plans)
     if not found.measured:
@@ -146,7 +143,7 @@ def report(
     html = page.page(found, plan_info, folder)
     with alone_in(folder) as alone:
         write_pages(Path(out_html), html, ["report.html", *(f"report-{name}.html" for name in plans)], alone)
-    records_n, said = len(found.paths), find_results.told(found.missing)
+    records_n, said = len(found.paths), find_results.in_words(found.missing)
     logger.info("wrote %s from %d records; missing: %s", out_html, records_n, said)
     return found
 
@@ -202,47 +199,19 @@ def _page_at(path: Path) -> str | None:
     return text if OTHERS.search(text) and TITLE.search(text) else None
 
 
-def say_missing(found: find_results.Found, plan_info: Mapping) -> str:
-    """What is missing, a line an experiment, with the command that measures it; empty if nothing is."""
+def missing_lines(found: find_results.Found, plan_info: Mapping) -> str:
+    """Return what is missing, a line an experiment with the command that measures it; empty if nothing is."""
     lines = []
     for name in plan_info["experiments"]:
         ours = [part for part in found.missing if part.experiment == name]
         if ours:
             command = page.command(plan_info, name)
-            lines.append(f"missing: {name}: {find_results.told(ours)} (measure them: {command})")
+            lines.append(f"missing: {name}: {find_results.in_words(ours)} (measure them: {command})")
     return "\n".join(lines)
 
 
-def refuse_changed(folder: str | Path) -> None:
-    """Raises GpufeedError where documents below a folder, to be published, are not of a commit as it is.
-
-    Documents without a machine are of earlier versions, when a copy without .git did not know its changes:
-    these documents stay, and every table says that their changes are unknown.
-    """
-    wrong = []
-    for path in sorted(Path(folder).rglob("*.json")):
-        try:
-            found = json.loads(path.read_text())
-        except ValueError:
-            wrong.append(f"{path} (no JSON)")
-            continue
-        made_by = found.get("environment") if isinstance(found, dict) else None
-        if isinstance(made_by, dict) and "machine" in made_by:
-            commit, dirty = made_by.get("commit"), made_by.get("dirty")
-            if commit is None or dirty is not False:
-                wrong.append(f"{path} ({wording.commit(commit, dirty)})")
-    if wrong:
-        more = f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise GpufeedError(
-            f"{len(wrong)} of {folder} measured by code that is no commit: {', '.join(wrong[:SHOWN])}{more}",
-            "documents of a commit without changes, which others can measure again",
-            "commit, run python -m gpufeed.cluster.bundle.code before the code goes to a node without git, "
-            f"and measure them again; until then keep them out of {folder}",
-        )
-
-
 def _usable(read: Callable[[str | Path], Any], paths: Paths) -> list[tuple[str | Path, Any]]:
-    """(path, document) of what can be used; the rest is told in the log, and on the page."""
+    """Return (path, document) of each usable document; the others are logged, and named on the page."""
     found = []
     for path in paths:
         try:
@@ -253,7 +222,7 @@ def _usable(read: Callable[[str | Path], Any], paths: Paths) -> list[tuple[str |
 
 
 def _read(record_paths: Paths):
-    """(records, step tables beside them); what cannot be read is told in the log."""
+    """Return (records, step tables beside them); what cannot be read is logged."""
     paths = list(record_paths)
     table = load_records.read_records(paths)
     steps, damaged = load_records.read_steps(map(find_results.steps_beside, paths))
@@ -267,5 +236,5 @@ def for_job(job: Any) -> None:
     asked = job.params
     found = report(asked.results, asked.experiments, asked.plan, asked.report)
     print(f"report: {Path(asked.report).resolve()}")
-    if lacking := say_missing(found, asked.plan):
+    if lacking := missing_lines(found, asked.plan):
         print(lacking)

@@ -24,7 +24,7 @@ from gpufeed.system.statistics import (
 
 
 def places(*sides: pd.DataFrame) -> list[pd.Series]:
-    """Where each record was measured: the UUID of its GPU, else the machine, else the name of its node.
+    """Return where each record was measured: the UUID of its GPU, else the machine, else its node.
 
     The machine counts where all sides tell it, which records of older versions do not.
     """
@@ -37,14 +37,14 @@ def places(*sides: pd.DataFrame) -> list[pd.Series]:
 
 
 def one_place(records: pd.DataFrame, others: pd.DataFrame) -> bool:
-    """Whether no two repeats of two cells are known to be of two GPUs, or of two nodes without one."""
+    """Return whether no two repeats of two cells are known to be of two GPUs, or nodes without one."""
     return pd.concat(places(records, others)).nunique() < 2
 
 
 def other_cards(records: pd.DataFrame, others: pd.DataFrame) -> str:
-    """What two cells that were measured on other GPUs of one model share of them, in words; "" for the same.
+    """Return which GPUs of one model two cells do not share, in words; "" for the same or unknown.
 
-    Cards of one model differ a little. A cell that does not tell its GPU is not told apart.
+    Cards of one model differ a little. A cell without a recorded GPU counts as on the same.
     """
     cards = [{nested(gpu, "uuid") for gpu in side["gpu"]} for side in (records, others)]
     if any(None in side for side in cards) or cards[0] == cards[1]:
@@ -58,7 +58,7 @@ BLOCK, SLACK = pd.Timedelta(minutes=10), 2
 
 
 def paired_repeats(records: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """The repeats of two cells that were measured in one block: place, repeat, rate, other (images/s).
+    """Return the repeats of two cells from one block: place, repeat, rate, other (images/s).
 
     records, others: finished repeats of one cell each (columns as `read_records` makes them). A
     block is all repeats of one number on one GPU, or on one node where no GPU is known, which began within
@@ -86,14 +86,14 @@ def _by_block(records: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
 
 
 def _one_run(rows: pd.DataFrame) -> bool:
-    """Whether the blocks of one place follow one another, in whatever order of their numbers."""
+    """Return whether the blocks of one place follow one another, in whatever order of their numbers."""
     starts = rows[list(STARTS)]
     ends = pd.DataFrame({"first": starts.min(axis=1), "last": starts.max(axis=1)}).sort_values("first")
     return bool((ends["last"][:-1].to_numpy() < ends["first"][1:].to_numpy()).all())
 
 
 def ratio_of_repeats(records: pd.DataFrame, others: pd.DataFrame) -> Ratio:
-    """Images/s of one cell over those of another, from their finished repeats.
+    """Return images/s of one cell over those of another, from their finished repeats.
 
     Paired by block where both were measured in one run, else the ratio of medians; that too where the pairs
     are too few for an interval and the repeats are not.
@@ -163,7 +163,7 @@ class Standing:
 
 
 def standing(row: Mapping | pd.Series, other: Mapping | pd.Series) -> Standing:
-    """A cell's images/s over another's; both have `repeats`, as in a row of `tables.cells`.
+    """Compare a cell's images/s with another's; both have `repeats`, as rows of `tables.cells` do.
 
     From six repeats on the pairs of one block decide where there are any (see `ratio_of_repeats`), else the
     repeats as long as all are of one GPU (or node): what two cards differ by is no merit of a cell. Below

@@ -37,7 +37,7 @@ INKS = {  # what follows the colours of a page
 }  # fmt: skip
 HINT = "hint: "  # begins the gid of what has a hint
 MOST_HINTS = 30  # in an alternative text
-MOST_PANELS = 12  # of a figure: nobody looks through more, and each takes a third of a CPU second
+MOST_PANELS = 12  # of a figure; each takes a third of a CPU second
 # Whiskers of bars that have no look of their own.
 RANGE = {"fmt": "none", "ecolor": "black", "capsize": 2, "lw": 1, "zorder": 3}
 ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 8}  # of a number above a mark
@@ -58,7 +58,7 @@ SETTINGS = {
 
 
 def templates() -> jinja2.Environment:
-    """The templates of pages: what they are given is escaped, and a name that nobody gave is an error."""
+    """Return the environment of page templates: values are escaped, unknown names are errors."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -69,17 +69,17 @@ def templates() -> jinja2.Environment:
 
 
 def part(name: str) -> Markup:
-    """A style sheet or a script of TEMPLATES, to stand in a page as it is."""
+    """Return a style sheet or a script of TEMPLATES, for inclusion in a page."""
     return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
 
 
 def look():
-    """The context in which a figure is both made and saved."""
+    """Return the context in which a figure is both made and saved."""
     return mpl.rc_context(SETTINGS)
 
 
 def line(number: int) -> dict[str, str]:
-    """Colour, marker and dashes of the line of that number.
+    """Return colour, marker and dashes of a line by its number.
 
     The three repeat after 6, 7 and 4: marker and dashes alone tell 28 lines apart, without any colour.
     """
@@ -91,20 +91,20 @@ def line(number: int) -> dict[str, str]:
 
 
 def point(number: int) -> dict[str, str]:
-    """Colour, marker and face of the point of that number; 14 differ without colour, 7 of them hollow."""
+    """Return colour, marker and face of a point by its number; 14 differ without colour, 7 are hollow."""
     look, hollow = line(number), number // len(MARKERS) % 2
     return look | {"mfc": "white" if hollow else look["color"], "ls": "none"}
 
 
 def plain_ticks(axis: Axis) -> None:
-    """Ticks of a logarithmic axis at 1, 2 and 5, in short numbers."""
+    """Set the ticks of a logarithmic axis at 1, 2 and 5, in short numbers."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
 def short(value: float) -> str:
-    """`0.2`, `200`, `20k`, `1M`: a tick that leaves room for its neighbours."""
+    """Return a short tick, such as `0.2`, `200`, `20k` or `1M`."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:g}{letter}"
@@ -112,20 +112,20 @@ def short(value: float) -> str:
 
 
 def title(text: str) -> str:
-    """In one line if it fits above the axes, else what stands between `; ` on lines of its own, wrapped."""
+    """Return a title in one line if it fits, else a line for each part between `; `, wrapped."""
     if len(text) <= TITLE_LETTERS:
         return text
     return "\n".join(textwrap.fill(part, TITLE_LETTERS) for part in text.split("; "))
 
 
 def patches(looks: Iterable[tuple[str, str, str]]) -> list[Patch]:
-    """The legend of bars. looks: colour, hatch and name of each."""
+    """Return the legend of bars. looks: colour, hatch and name of each."""
     with look():
         return [Patch(facecolor=c, hatch=h, edgecolor="white", label=name) for c, h, name in looks]
 
 
 def stack(heights: Sequence[float], more: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """A figure of panels below each other, and these; heights, and `more` for what is around all, in inches.
+    """Return a figure of panels below each other, and the panels. heights, more: in inches; more: around all.
 
     To be called within `look`.
     """
@@ -143,7 +143,7 @@ def panels(
     head: float = 0.0,
     left_out: int = 0,
 ) -> Figure:
-    """A panel for each of `drawn`, below each other; the sentence `nothing` where there is none.
+    """Draw a panel for each of `drawn`, below each other; the sentence `nothing` if there is none.
 
     draw: one panel. height: of one, in inches, `head` of its title and axis, `more` of what is around all.
     legend: handles and their columns, above all. left_out: panels that are not in `drawn`; those beyond the
@@ -164,7 +164,7 @@ def panels(
 
 
 def most(drawn: Sequence[Any]) -> list[Any]:
-    """The MOST_PANELS longest of `drawn`, in their order."""
+    """Return the MOST_PANELS longest of `drawn`, in their order."""
     longest = sorted(range(len(drawn)), key=lambda number: -len(drawn[number]))[:MOST_PANELS]
     return [drawn[number] for number in sorted(longest)]
 
@@ -179,7 +179,7 @@ def count_left_out(figure: Figure, left_out: int) -> None:
 
 
 def rows(axis: Axes, names: Sequence[str], values: Sequence[str] = ()) -> None:
-    """Name a row each, from the top down: name and value above its bar."""
+    """Name the rows from the top down, each name and value above its bar."""
     wrapped = [row_name(*both) for both in zip(names, values or [""] * len(names), strict=True)]
     places = [y - BAR / 2 - 0.02 for y in range(len(names))]
     axis.set_yticks(places, wrapped, ha="left", va="bottom", bbox=BEHIND_NAMES)
@@ -189,37 +189,37 @@ def rows(axis: Axes, names: Sequence[str], values: Sequence[str] = ()) -> None:
 
 
 def row_name(name: str, value: str = "") -> str:
-    """The name of a row and its value, in as many lines as they need."""
+    """Return the name of a row and its value, in as many lines as they need."""
     return textwrap.fill(f"{name}: {value}" if value else name, ROW_LETTERS)
 
 
 def rows_in(names: Iterable[str], values: Sequence[str] = ()) -> float:
-    """Inches of rows, each as high as the longest name needs."""
+    """Return the height of rows in inches, each as high as the longest name needs."""
     names = list(names)
     lines = [row_name(*both).count("\n") for both in zip(names, values or [""] * len(names), strict=True)]
     return (ROW_IN + LINE_IN / (1 - BAR) * max(lines, default=0)) * len(names)
 
 
 def hint(artist: Any, text: str) -> None:
-    """Let an artist say its value: under the pointer, and in the alternative text of its figure."""
+    """Give an artist a hint, shown under the pointer and in the alternative text of its figure."""
     artist.set_gid(HINT + text)
 
 
 def hint_points(axis: Axes, x: Iterable[float], y: Iterable[float], texts: Iterable[str]) -> None:
-    """Lay something over each point that says its value; nothing of it is seen."""
+    """Lay an invisible mark with a hint over each point."""
     for at, height, text in zip(x, y, texts, strict=True):
         (mark,) = axis.plot([at], [height], marker="o", ms=11, ls="none", mew=0, alpha=0)
         hint(mark, text)
 
 
 def whiskers(rows: pd.DataFrame) -> np.ndarray:
-    """Distances from images_per_s to its smallest and to its largest value, (2, n), for an errorbar."""
+    """Return the distances from images_per_s to its min and max, (2, n), for an errorbar."""
     middle, low, high = (rows[f"images_per_s{end}"].to_numpy(float) for end in ("", "_min", "_max"))
     return np.array([middle - low, high - middle])
 
 
 def spread(places: Sequence[float], gap: float, top: float) -> np.ndarray:
-    """Ascending places moved as little as possible, so that neighbours are `gap` apart or more.
+    """Move ascending places as little as possible, so that neighbours are `gap` apart or more.
 
     They stay between 0 and `top` where there is room.
     """
@@ -237,7 +237,7 @@ def spread(places: Sequence[float], gap: float, top: float) -> np.ndarray:
 
 
 def sentence_figure(sentence: str) -> Figure:
-    """A figure that says in words why there is nothing to draw."""
+    """Draw a sentence that says why there is nothing to draw."""
     with look():
         figure = Figure(figsize=(WIDTH_IN, 1.2), layout="constrained")
         figure.text(0.02, 0.5, textwrap.fill(sentence, 100), va="center", color="#333333")
@@ -245,7 +245,7 @@ def sentence_figure(sentence: str) -> Figure:
 
 
 def to_svg(figure: Figure) -> str:
-    """The figure as an SVG document; the same figure gives the same text."""
+    """Return the figure as an SVG document; the same figure gives the same text."""
     buffer = io.StringIO()
     with look():
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -257,7 +257,7 @@ LONG = re.compile(r"-?\d+\.\d{3,}")
 
 
 def compact(svg: str) -> str:
-    """The same drawing in fewer bytes: places to a hundredth of a point, no comments, one font family."""
+    """Return the same drawing in fewer bytes: rounded coordinates, no comments, one font family."""
 
     def rounded(number: re.Match) -> str:
         return f"{float(number.group()):.2f}".rstrip("0").rstrip(".")
@@ -270,7 +270,7 @@ def compact(svg: str) -> str:
 
 
 def inline_svg(svg: str, prefix: str, title: str) -> str:
-    """The `<svg>` element alone, its ids made unique on a page by `prefix` (letters, digits, hyphens)."""
+    """Return the `<svg>` element alone; `prefix` (letters, digits, hyphens) makes its ids unique."""
     element = compact(svg[svg.index("<svg ") :])
     element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", element)
     for colour, ink in INKS.items():
@@ -279,7 +279,7 @@ def inline_svg(svg: str, prefix: str, title: str) -> str:
 
 
 def picture(figure: Figure, prefix: str, caption: str) -> dict[str, str]:
-    """A figure as a section has it on the page: `svg`, with `prefix` before its ids, and `caption`.
+    """Return a figure for a section: `svg`, whose ids begin with `prefix`, and `caption`.
 
     Its alternative text has the values that the figure shows under the pointer.
     """

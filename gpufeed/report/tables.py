@@ -25,7 +25,7 @@ FEWEST_STEPS = 8  # of an epoch: the first half of fewer is over before what was
 
 
 def epoch_starts(records: pd.DataFrame, steps: pd.DataFrame | None) -> pd.DataFrame:
-    """One row a repeat (columns: path, EPOCH_MEASURES and RATES), over its steps after warm-up.
+    """Return one row a repeat (columns: path, EPOCH_MEASURES and RATES), over its steps after warm-up.
 
     epoch_start_share: share of the wait that falls on the first step of an epoch; NaN if no epoch starts
     after warm-up or nothing waits. within_epoch_images_per_s: the rate without these steps.
@@ -51,7 +51,7 @@ def epoch_starts(records: pd.DataFrame, steps: pd.DataFrame | None) -> pd.DataFr
 
 
 def two_numbers(rows: pd.DataFrame) -> pd.DataFrame:
-    """RATES by path: the rate in the later half of each epoch, and what the start of an epoch costs.
+    """Return RATES by path: the rate in the later half of each epoch, and the cost of its start.
 
     In the first half batches that were loaded ahead may still hide the wait, and workers that start may still
     lengthen it. epoch_start_s: the seconds of an epoch less those that its images take at the steady rate,
@@ -75,7 +75,7 @@ GROWN = ("host", "gpu_allocated", "gpu_process")  # kinds of memory
 
 
 def with_telemetry(records: pd.DataFrame) -> pd.DataFrame:
-    """The records with what the telemetry of each says; NaN or False where it says nothing, as of older ones.
+    """Return the records with measures from their telemetry; NaN or False where there is none.
 
     TAKEN: joules of the GPU and CPU seconds of the process tree. accompanied: whether another process had a
     context on the GPU. disturbed: whether other processes used the cores. leaking: whether a memory grew as
@@ -141,21 +141,22 @@ BATCH_COLUMNS = {name: f"{name.removesuffix('_ms').title()}(ms)" for name in PHA
 
 
 def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFrame:
-    """One row a cell and machine (CELL_COLUMNS), numbers as medians over its finished repeats.
+    """Return one row a cell and machine (CELL_COLUMNS), with medians over its finished repeats.
 
-    Times are those of the timed ones, n_repeats of them: a repeat that was taken up again has none.
+    steps: from `read_steps`; without them EPOCH_MEASURES (see `epoch_starts`) are NaN. Times and n_repeats
+    are of the timed repeats: one that was resumed has no times. images_per_s has min, max and, from six
+    repeats on, a 95 % interval.
 
-    variant: the overrides that not all cells of its experiment share. accompanied: in how many of the timed
-    repeats another process was on the GPU. disturbed: in how many other processes used more of the cores than
-    `repeats.DISTURBED`; others_cpu_share_max: the most that they used in any. measured_again: how many were
-    measured twice. cores_asked: those that the cell was kept on, 0 where it had all. Columns that are not of
-    CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT); ceiling_repeats, that of the cell's ceiling,
-    None without one; batch_size_asked, which is larger than batch_size where it did not fit; and settings,
-    which says that those of the loader were tuned; leaking: in how many repeats a memory seemed to leak.
-    images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
-    images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
+    variant: the overrides that not all cells of its experiment share. cores_asked: those that the cell was
+    pinned to, 0 for all. Of the timed repeats, accompanied counts those with another process on the GPU,
+    disturbed those in which other processes used more of the cores than `repeats.DISTURBED`
+    (others_cpu_share_max: the most in any), measured_again those that were measured twice. ceiling_share:
+    images_per_s over that of the `replay` cells with the same work on the device, NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.
-    steps: as `read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
+
+    UNWRITTEN: repeats, a table of the timed repeats (REPEAT); ceiling_repeats, that of the cell's ceiling, or
+    None; batch_size_asked, larger than batch_size if it did not fit; settings, whether the loader's were
+    tuned; leaking, in how many repeats a memory seemed to leak.
     """
     records = with_telemetry(records.merge(epoch_starts(records, steps), on="path", how="left"))
     groups = records.groupby(IDENTITY, dropna=False, sort=False)
@@ -172,13 +173,13 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
 
 
 def shared_overrides(cells: pd.DataFrame) -> list[str]:
-    """The overrides that all cells have, in their order: they tell no two cells apart."""
+    """Return the overrides that all cells have, in their order."""
     each = [_split(overrides) for overrides in cells["overrides"].dropna()]
     return [text for text in each[0] if all(text in others for others in each)] if each else []
 
 
 def _split(overrides: object) -> list[str]:
-    """The overrides of a cell; none for a damaged record."""
+    """Return the overrides of a cell; none for a damaged record."""
     return overrides.split("; ") if isinstance(overrides, str) and overrides else []
 
 
@@ -208,7 +209,7 @@ def _cell_row(rows: pd.DataFrame) -> dict:
 
 
 def _status(statuses: pd.Series) -> str:
-    """done or partly, if some repeats finished; else what went wrong, the worst first."""
+    """Return `done` or, if only some repeats finished, `partly`; else the worst other status."""
     if (statuses == "done").all():
         return "done"
     if (statuses == "done").any():
@@ -217,7 +218,7 @@ def _status(statuses: pd.Series) -> str:
 
 
 def is_ceiling(loader: object) -> bool:
-    """Whether a loader bounds the others instead of being a pipeline; no for names of older versions."""
+    """Return whether a loader is a bound for the others, not a pipeline; False for unknown names."""
     return loader in LOADERS and LOADERS[loader].ceiling
 
 
@@ -240,15 +241,14 @@ def _with_ceiling(table: pd.DataFrame) -> pd.DataFrame:
 
 @cache
 def _as_in_names(hyper: object) -> object:
-    """Hyper-parameters (JSON) as the digest in a name has them: records of older versions lack some."""
+    """Return hyper-parameters (JSON) as cell ids have them, without later fields at their old value."""
     if not isinstance(hyper, str):
         return hyper
     return json.dumps(without_later({"hyper": json.loads(hyper)}), sort_keys=True)
 
 
 def _ceiling(replays: pd.DataFrame) -> dict:
-    """CEILING of the `replay` cells with the same work, which may differ in their number of steps, and
-    their `repeats`."""
+    """Return CEILING and `repeats` of the `replay` cells with the same work, however many steps each has."""
     return {
         "ceiling_images_per_s": replays["images_per_s"].median(),
         "ceiling_images_per_s_min": replays["images_per_s_min"].min(),
@@ -260,7 +260,7 @@ def _ceiling(replays: pd.DataFrame) -> dict:
 
 
 def against_ceiling(row: pd.Series, ceiling: Mapping) -> str:
-    """How a pipeline with a finished repeat stands to its ceiling; empty without a finished repeat.
+    """Compare a pipeline with its ceiling, in a word or two; empty without a finished repeat.
 
     By the 95 % interval of their ratio, or without one by their ranges (see `standing`): `below` if all of it
     is below 1. `above`, by FEW_PERCENT at most, and `disturbed`, by more, if all of it is above 1, and
@@ -285,14 +285,14 @@ def against_ceiling(row: pd.Series, ceiling: Mapping) -> str:
 
 
 def trained(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells with at least one finished repeat, and `augmented`: what changes the pixels, in words."""
+    """Return the cells with a finished repeat, and `augmented`: what changes the pixels, in words."""
     done = cells[cells["status"].isin(["done", "partly"])].copy()
     done["augmented"] = done["augment"].map(wording.augmented)
     return done
 
 
 def measured(cells: pd.DataFrame) -> pd.DataFrame:
-    """As `trained`, the cells with a rate: at least one repeat ran through in one process."""
+    """Return the cells of `trained` that have a rate: one repeat or more ran through in one process."""
     return trained(cells[cells["images_per_s"].notna()])
 
 
@@ -301,7 +301,7 @@ def tasks(
     which: Callable[[pd.DataFrame], pd.DataFrame] = measured,
     same: Sequence[str] = SAME_TASK,
 ) -> Iterator[pd.DataFrame]:
-    """The measured cells, task by task: rows of one DataFrame differ in their pipeline alone.
+    """Yield the measured cells task by task: rows of one DataFrame differ in their pipeline alone.
 
     Free-running tasks come before step-synchronised ones: they are how one trains. which: picks the cells, as
     `measured` or `trained`. same: the columns that one task has in common.
@@ -311,12 +311,12 @@ def tasks(
 
 
 def pipelines(cells: pd.DataFrame) -> pd.DataFrame:
-    """The rows that are pipelines, ceilings left out."""
+    """Return the rows that are pipelines, ceilings left out."""
     return cells[~cells["loader"].map(is_ceiling).astype(bool)]
 
 
 def ranked(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a task with `label`, the fastest first; `bound` ones, which are ceilings, last."""
+    """Return the rows of a task with `label`, fastest first; `bound` ones, the ceilings, come last."""
     rows = rows.assign(label=wording.labels(rows), bound=rows["loader"].map(is_ceiling).astype(bool))
     return rows.sort_values(["bound", "images_per_s"], ascending=[True, False])
 
@@ -325,7 +325,7 @@ SWEPT = ("loader", "prefetch_factor", "pin_memory", "persistent_workers")
 
 
 def held(rows: pd.DataFrame, setting: str) -> pd.DataFrame:
-    """The rows in which every setting of SWEPT but `setting` has its most frequent value."""
+    """Return the rows in which every setting of SWEPT but `setting` has its most frequent value."""
     for other in SWEPT:
         if other != setting and rows[other].notna().any():
             rows = rows[rows[other] == rows[other].mode().iloc[0]]
@@ -347,7 +347,7 @@ def waited_for(records: pd.DataFrame, steps: pd.DataFrame, keys: list[str]) -> p
 
 
 def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Batch by batch, medians over the repeats, for cells in which every phase was waited for.
+    """Return the medians over repeats of each batch, for cells in which every phase was waited for.
 
     Of a cell with a step limit, no batches beyond it.
 

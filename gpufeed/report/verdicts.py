@@ -17,7 +17,7 @@ BASELINE = "dataloader_sync"
 ON_DEVICE = "resident"  # its samples lie on the device before the first epoch: it loads nothing
 NEVER = 0.01  # of the step: a smaller share of waiting counts as none
 MOST_SHOWN = 2  # sentences below the lead of a headline
-MOST_ANSWERS = 50  # beside those of the headlines: nobody reads more of them
+MOST_ANSWERS = 50  # shown beside those of the headlines
 MOSTLY_AT_START = 0.25  # of the wait: from here on the first batches of the epochs are worth a sentence
 # What two loaders have in common where the comparison is between the loaders alone.
 EQUAL = [
@@ -41,7 +41,7 @@ class Verdict:
 
 
 def answers(cells: pd.DataFrame) -> list[Verdict]:
-    """One verdict a task of one experiment: does preparing ahead pay (`pipelining`), or what is fastest.
+    """Return a verdict a task: what preparing ahead gains (experiment `pipelining`), or what is fastest.
 
     The headline of a machine is its task with the most pipelines, free-running before step-synchronised.
     Other tasks in which nothing is compared are counted in one sentence, as are those beyond MOST_ANSWERS.
@@ -63,14 +63,14 @@ def answers(cells: pd.DataFrame) -> list[Verdict]:
 
 
 def compares(rows: pd.DataFrame) -> bool:
-    """Whether a task has more than one pipeline, or one beside a ceiling."""
+    """Return whether a task has more than one pipeline, or one beside a ceiling."""
     ours = tables.pipelines(rows)
     limits = ours[[name for name in ("ceiling_share", "au") if name in ours]]
     return (len(ours) > 1 and not lengths_of_one(ours)) or bool(limits.notna().any(axis=None))
 
 
 def lengths_of_one(ours: pd.DataFrame) -> bool:
-    """Whether the pipelines are one, which trains for several numbers of epochs."""
+    """Return whether the pipelines are one pipeline, trained for several numbers of epochs."""
     features = [name for name in wording.FEATURES if name != "epochs"]
     return ours["epochs"].is_unique and wording.labels(ours, features, unique=False).nunique() == 1
 
@@ -96,7 +96,7 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
 
 
 def fed(ours: pd.DataFrame) -> str:
-    """A sentence on the AU of the fastest pipeline whose ceilings were measured; empty if none has any."""
+    """Return a sentence on AU of the fastest pipeline with measured ceilings; empty without one."""
     if "au" not in ours or ours["au"].isna().all():
         return ""
     row = ours[ours["au"].notna()].iloc[0]
@@ -109,14 +109,14 @@ def fed(ours: pd.DataFrame) -> str:
 
 
 def distance(row: pd.Series) -> str:
-    """How far a cell is from the limit, in a few words: its AU, else its share of the ceiling, if any."""
+    """Return how far a cell is from the limit, in a few words: its AU, else its share, if any."""
     if not pd.isna(row.get("au")):
         return f"AU {row['au'] * 100:.1f} %" + (f": {BUSY}" if row["limited_by"] == BUSY else "")
     return short_ceiling(row)
 
 
 def images_from(ours: pd.DataFrame) -> str:
-    """A sentence on pipelines that read other images than the dataset's files; empty if there is none."""
+    """Return a sentence on pipelines that read other images than the dataset's files; else empty."""
     changed = ours[ours["images_from"].fillna("") != ""]
     return " ".join(
         f"{wording.listing(rows['label'])} read{'s' * (len(rows) == 1)} {words}."
@@ -125,7 +125,7 @@ def images_from(ours: pd.DataFrame) -> str:
 
 
 def fell_back(ours: pd.DataFrame) -> str:
-    """A sentence on pipelines whose decoder left images to others; empty if there is none."""
+    """Return a sentence on pipelines whose decoder left images to others; else empty."""
     bad = ours[pd.to_numeric(ours["fell_back_share"]) > 0].sort_values("fell_back_share", ascending=False)
     told = bad[["fell_back_share", "label", "fell_back_to"]].itertuples(index=False)
     said = [
@@ -135,7 +135,7 @@ def fell_back(ours: pd.DataFrame) -> str:
 
 
 def headlines(groups: list[pd.DataFrame]) -> set[int]:
-    """For each machine, the number of the task that its answer at the top of the page is about."""
+    """Return the numbers of the tasks that the answers at the top of the page are about, one a machine."""
     best: dict[str, tuple] = {}
     for number, rows in enumerate(groups):
         free = rows["synchronise"].iloc[0] == "epoch"
@@ -146,7 +146,7 @@ def headlines(groups: list[pd.DataFrame]) -> set[int]:
 
 
 def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
-    """Lead and sentences on a task in which a pipeline lies far above its ceiling: nothing is ranked."""
+    """Return lead and sentences on a task with a pipeline far above its ceiling: nothing is ranked."""
     bad = ours[ours["against_ceiling"] == "disturbed"].sort_values("ceiling_share", ascending=False)
     worst = bad.iloc[0]
     lead = f"{worst['label']}: {wording.percent(worst['ceiling_share'])} of the limit"
@@ -169,7 +169,7 @@ MARKED = {  # columns that count repeats with a mark -> what is said of these re
 
 
 def marked(rows: pd.DataFrame, mark: str) -> str:
-    """The sentence of MARKED on the repeats of a task that have a mark; empty if none has."""
+    """Return the sentence of MARKED on the repeats of a task that have a mark; empty if none has."""
     found = rows.assign(label=wording.labels(rows))[rows[mark] > 0]
     if found.empty:
         return ""
@@ -181,20 +181,19 @@ def marked(rows: pd.DataFrame, mark: str) -> str:
 
 
 def disturbance(cells: pd.DataFrame) -> str:
-    """A sentence for each task with a pipeline far above its ceiling; empty if there is none."""
+    """Return a sentence for each task with a pipeline far above its ceiling; else empty."""
     found = (tables.ranked(tables.pipelines(rows)) for rows in tables.tasks(cells))
     return " ".join(_disturbed(ours)[1][0] for ours in found if "disturbed" in {*ours["against_ceiling"]})
 
 
 def other_steps_of(cells: pd.DataFrame) -> str:
-    """The sentences of `other_steps` on each task; empty if there is none."""
+    """Return the sentences of `other_steps` on all tasks."""
     found = (tables.ranked(tables.pipelines(rows)) for rows in tables.tasks(cells))
     return " ".join(filter(None, dict.fromkeys(other_steps(ours) for ours in found if len(ours))))
 
 
 def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str], str]:
-    """Lead and sentences on the host's pipelines: the best against the plain loader, then copies apart; and
-    which sentence says how sure that is."""
+    """Return lead and sentences on the pipelines that load from the host, and the one on certainty."""
     host = ours[ours["loader"] != ON_DEVICE]
     best, alike = host.iloc[0], _with_its_step(host)
     first = f"{best['label']}, the highest median of those that load from the host: {speed(best)}"
@@ -204,13 +203,13 @@ def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str], str]:
 
 
 def _lead(ours: pd.DataFrame, best: pd.Series) -> str:
-    """The best pipeline with its rate, and how it stands to the plain loader and to the limit."""
+    """Return the best pipeline with its rate, beside the plain loader and the limit."""
     rate = f"{best['label']}: {wording.count(best['images_per_s'])} images/s"
     return ", ".join(part for part in (rate, _by_how_much(ours, best), distance(best)) if part)
 
 
 def _side_stream(host: pd.DataFrame) -> str:
-    """Copies on a side stream, the rest equal: at which worker counts are they faster, at which slower."""
+    """Return at which worker counts `overlap`, which copies on a side stream, is faster or slower."""
     pairs = host[(host["loader"] == "overlap") & (host["workers"] > 0)].merge(
         host[host["loader"] == "dataloader_workers"], on=EQUAL, suffixes=("", "_other")
     )
@@ -251,13 +250,13 @@ def _what_is_fastest(ours: pd.DataFrame) -> tuple[str, list[str], str]:
 
 
 def _with_its_step(ours: pd.DataFrame) -> pd.DataFrame:
-    """The pipelines that train by the step of the first; only these compare, for a step is not a loader's."""
+    """Return the pipelines with the same training step as the first: only these compare."""
     steps = ours[list(wording.OF_THE_STEP)].astype(str)
     return ours[(steps == steps.iloc[0]).all(axis=1)]
 
 
 def other_steps(ours: pd.DataFrame) -> str:
-    """A sentence on pipelines (with `label`, fastest first) that train by another step than the first."""
+    """Return a sentence on pipelines (with `label`, fastest first) with another step than the first."""
     alike = _with_its_step(ours)
     rest = ours.drop(alike.index)
     if rest.empty:
@@ -277,13 +276,13 @@ def other_steps(ours: pd.DataFrame) -> str:
 
 
 def _few(labels: pd.Series) -> str:
-    """Up to three names, and how many more there are."""
+    """Return up to three names, and how many more there are."""
     names = labels.tolist()
     return "; ".join(names[:3] + [f"{len(names) - 3} more"] * (len(names) > 3))
 
 
 def _by_how_much(ours: pd.DataFrame, best: pd.Series) -> str:
-    """How it stands to the plain loader in a few words, with a factor only where it is ahead."""
+    """Compare a row with the plain loader in a few words, with a factor only if it is faster."""
     base = _baseline_of(ours, best)
     if base is None or best["loader"] == BASELINE:
         return ""
@@ -295,7 +294,7 @@ def _by_how_much(ours: pd.DataFrame, best: pd.Series) -> str:
 
 
 def short_ceiling(row: pd.Series) -> str:
-    """How far a cell is from its ceiling, in a few words; empty without a ceiling."""
+    """Return how far a cell is from its ceiling, in a few words; empty without a ceiling."""
     return {
         "": "",
         "below": f"{wording.percent(row['ceiling_share'])} of the limit",
@@ -307,13 +306,13 @@ def short_ceiling(row: pd.Series) -> str:
 
 
 def speed(row: pd.Series, of: str = "") -> str:
-    """A cell's rate with range and n, or `of` its ceiling."""
+    """Return a cell's rate, or that `of` its ceiling, with range and n."""
     ends = (row[f"{of}images_per_s{end}"] for end in ("", "_min", "_max"))
     return wording.ranged(*ends, int(row[f"{of}n_repeats"]))
 
 
 def to_ceiling(row: pd.Series) -> str:
-    """A clause on how far a cell is from its ceiling, which comes with its own n and range."""
+    """Return a clause on how far a cell is from its ceiling, which has its own n and range."""
     if pd.isna(row["ceiling_share"]):
         if not pd.isna(row.get("au")):
             return f"with an AU of {row['au'] * 100:.1f} %"
@@ -335,7 +334,7 @@ def to_ceiling(row: pd.Series) -> str:
 
 
 def epoch_start(row: pd.Series) -> str:
-    """A sentence where much of the wait falls on the first batch of an epoch; else empty."""
+    """Return a sentence if much of the wait falls on the first batch of an epoch; else empty."""
     if not (row["epoch_start_share"] > MOSTLY_AT_START and row["wait_share"] >= NEVER):
         return ""
     batches = wording.plural(int(row["epoch_batches"]), "batch", "batches")
@@ -350,7 +349,7 @@ def epoch_start(row: pd.Series) -> str:
 
 
 def shared_cores(cells: pd.DataFrame) -> str:
-    """On a CPU or Apple's GPU: why wait understates the cost of loading, with the numbers; else empty."""
+    """Return why wait understates the cost of loading without a CUDA GPU, in numbers; else empty."""
     shared = tables.pipelines(cells[cells["device"].isin(["cpu", "mps"])])
     groups = list(tables.tasks(shared))
     if not groups:
@@ -374,7 +373,7 @@ def shared_cores(cells: pd.DataFrame) -> str:
 
 
 def _rivals(ours: pd.DataFrame, measured: str) -> str:
-    """How far the first of `ours` (fastest first) is ahead of the next loader, and how sure that is.
+    """Return how far the first of `ours` (fastest first) is ahead of the next loader, and how sure that is.
 
     measured: how all of them were, in words.
     """
@@ -395,7 +394,7 @@ def _rivals(ours: pd.DataFrame, measured: str) -> str:
 
 
 def _how_sure(ours: pd.DataFrame, others: pd.DataFrame, found: list[Standing]) -> str:
-    """Whether repeats show that the first of `ours` is faster; found: how it stands to the others."""
+    """Return whether repeats show that the first of `ours` is faster. found: it against each other."""
     once = ours[ours["n_repeats"] < 2]["label"]
     if len(once) == len(ours):
         return "Each ran once only, so their order is not settled."
@@ -421,7 +420,7 @@ def _how_sure(ours: pd.DataFrame, others: pd.DataFrame, found: list[Standing]) -
 
 
 def _baseline_of(ours: pd.DataFrame, best: pd.Series) -> pd.Series | None:
-    """The plain loader's fastest row, with the same augmentation if there is one."""
+    """Return the plain loader's fastest row, with the same augmentation if there is one."""
     sync = ours[ours["loader"] == BASELINE]
     same = sync[sync["augment"] == best["augment"]]
     return next((rows.iloc[0] for rows in (same, sync) if len(rows)), None)

@@ -29,7 +29,7 @@ FEATURES = {
 
 
 def count(number: float) -> str:
-    """A rate with three to four figures, thousands apart: 46,120 or 3.27."""
+    """Return a rate with three to four figures and a comma for thousands: 46,120 or 3.27."""
     if number is None or pd.isna(number):
         return "-"
     if number >= 100:
@@ -38,56 +38,56 @@ def count(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage, one decimal below 10 %."""
+    """Return a share as a percentage, one decimal below 10 %."""
     if share is None or pd.isna(share):
         return "-"
     return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
 
 
 def tenths(share: float) -> str:
-    """A share of an epoch as a percentage, always with one decimal: AU in text, tables and figures."""
+    """Return a share of an epoch as a percentage with one decimal, as AU in text, tables and figures."""
     return f"{share * 100:.1f} %"
 
 
 def hundredths(share: float) -> str:
-    """A share as a percentage with two decimals: accuracies, of which tenths of a point are compared."""
+    """Return a share as a percentage with two decimals, as accuracies, which differ by tenths."""
     return f"{share * 100:.2f} %"
 
 
 def points(share: float) -> str:
-    """A difference of shares in points, with its sign, `+0.12`; a dash where it is not known."""
+    """Return a difference of shares in points with its sign, `+0.12`; a dash if unknown."""
     return "-" if pd.isna(share) else f"{share * 100:+.2f}"
 
 
 def measured_on(environment: Mapping, on_gpu: bool = True) -> str:
-    """Where a document was measured, such as `NVIDIA H200, torch 2.11.0`; on_gpu: if the node has one."""
+    """Return where a document was measured, as `NVIDIA H200, torch 2.11.0`; on_gpu: if the node has one."""
     gpu = environment["gpu"] if on_gpu else None
     return f"{gpu['name'] if gpu else environment['cpu']}, torch {environment['versions']['torch']}"
 
 
 def ends(low: float, high: float) -> str:
-    """An interval of shares in percent, `95.3 to 97.5`, with two decimals where it is narrower than 0.1."""
+    """Return an interval of shares in percent, `95.3 to 97.5`; with two decimals if narrower than 0.1."""
     digits = 1 if high - low >= 0.001 else 2
     return f"{low * 100:.{digits}f} to {high * 100:.{digits}f}"
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """As `ends`; empty where the interval is not known."""
+    """Return `ends` of an interval; empty if it is unknown."""
     return "" if pd.isna(low) else ends(low, high)
 
 
 def three_figures(number: float) -> str:
-    """A time: 0.833, 3.30, 15.0, 113."""
+    """Return a time with three figures: 0.833, 3.30, 15.0, 113."""
     return f"{number:#.3g}" if number < 100 else f"{number:.0f}"
 
 
 def small_percent(share: float) -> str:
-    """As `percent`, where a share that is not nothing must not read as nothing."""
+    """Return `percent` of a share, and `less than 0.1 %` for a small one that is not 0."""
     return "less than 0.1 %" if 0 < share < 0.001 else percent(share)
 
 
 def ratio(value: float) -> str:
-    """A speed-up: 2.35x, 12.4x, 310x; below a tenth with two figures, never nothing: 0.052x, 0.0013x."""
+    """Return a speed-up: 2.35x, 12.4x, 310x; with two figures below a tenth: 0.052x, 0.0013x."""
     if value >= 1:
         digits = max(0, 2 - int(math.log10(value)))
     else:
@@ -106,7 +106,7 @@ OF_THE_STEP = ("cuda_graphs", "compile")
 
 
 def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool = True) -> pd.Series:
-    """A name for each pipeline among `cells`: its loader, its workers, and what tells it from its like.
+    """Return a name for each pipeline of `cells`: its loader, its workers, and what else distinguishes it.
 
     Settings of the step are named where they vary among all `cells`, but for those that `task` says of most;
     others where they vary among those of a loader. features: which of FEATURES may be named. unique: names
@@ -132,11 +132,11 @@ def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool
             if len(found[group]) > 1 and not (said and value):
                 names[number] += f", {setting(feature, value, loaders[number])}"
     named = pd.Series(names, index=cells.index)
-    return told_apart(named, cells) if unique else named
+    return made_unique(named, cells) if unique else named
 
 
-def told_apart(names: pd.Series, cells: pd.DataFrame) -> pd.Series:
-    """The names of cells, where two are the same with the digest of their cell."""
+def made_unique(names: pd.Series, cells: pd.DataFrame) -> pd.Series:
+    """Return the names of cells; equal ones get the digest of their cell."""
     digests = cells["cell_id"].str.rsplit("-", n=1).str[-1]
     return names.where(~names.duplicated(keep=False), names + " " + digests)
 
@@ -146,12 +146,12 @@ def _number(count: object) -> int:
 
 
 def mostly_on(values: pd.Series) -> bool:
-    """Whether more than half of the values are true."""
+    """Return whether more than half of the values are true."""
     return values.eq(True).sum() > len(values) / 2
 
 
 def setting(feature: str, value: object, loader: str) -> str:
-    """How one of FEATURES is said of a pipeline with that loader."""
+    """Return one of FEATURES in words, for a pipeline with that loader."""
     if feature == "persistent_workers" and loader in LOADERS and LOADERS[loader].own_process:
         return "in a process of their own" if value else "in the training process"
     return FEATURES[feature](value)
@@ -168,13 +168,13 @@ def _plain_label(loader: object, count: int, share: float) -> str:
 
 
 def workers(loader: str, count: int, noun: str = "worker", nouns: str = "") -> str:
-    """`16 workers`, and `16 threads` of a loader whose workers these are; noun, nouns: for processes."""
+    """Return such as `16 workers`, or `16 threads` for loaders with threads. noun, nouns: for processes."""
     threads = loader in LOADERS and LOADERS[loader].threads
     return plural(count, "thread") if threads else plural(count, noun, nouns)
 
 
 def task(rows: pd.DataFrame) -> str:
-    """What all `rows` train, such as `resnet18 on cifar10_jpeg, bf16, batch 512, augmented, CUDA graphs`.
+    """Return what all `rows` train, as `resnet18 on cifar10_jpeg, bf16, batch 512, augmented, CUDA graphs`.
 
     Of a recipe with crops of its own these are said, and the augment only where it does more than normalise.
     CUDA graphs and compiling are said where most rows have them; `labels` names those that differ.
@@ -201,20 +201,20 @@ def task(rows: pd.DataFrame) -> str:
     return ", ".join(parts)
 
 
-def unshared(tasks: Sequence[str]) -> tuple[str, list[str]]:
-    """What all tasks, as `task` says them, have in common, and of each the rest."""
+def split_shared(tasks: Sequence[str]) -> tuple[str, list[str]]:
+    """Split tasks, as `task` words them, into what all have in common and the rest of each."""
     parts = [re.split("[,;] | (?=on )", words) for words in tasks]
     shared = [part for part in parts[0] if all(part in own for own in parts)] if parts else []
     return joined(shared), [joined(part for part in own if part not in shared) for own in parts]
 
 
 def joined(parts: Iterable[str]) -> str:
-    """The parts of a task as one text, such as `resnet18 on cifar10_jpeg, bf16`."""
+    """Join the parts of a task, such as `resnet18 on cifar10_jpeg, bf16`."""
     return ", ".join(parts).replace(", on ", " on ")
 
 
 def images_from(loader: str, recipe: Mapping | None, loading: Mapping | None) -> str | None:
-    """What was made of the images before a loader reads them; None if it reads the dataset's.
+    """Return what the loader's images were made into beforehand; None if it reads the dataset's.
 
     recipe: options of random_resized_crop, or nothing. loading: what a record or a verdict has of that name.
     """
@@ -224,62 +224,62 @@ def images_from(loader: str, recipe: Mapping | None, loading: Mapping | None) ->
 
 
 def augmented(augment: str) -> str:
-    """What an augment does to the pixels; one that only older versions know is like no other."""
+    """Return what an augment does to the pixels, in words; for an unknown one, its name."""
     return AUGMENTS[augment].does if augment in AUGMENTS else f"augmented by {augment}"
 
 
 def machine(rows: pd.DataFrame) -> str:
-    """Where all `rows` were measured, such as `NVIDIA H200, cuda12, torch 2.10.0`."""
+    """Return where all `rows` were measured, such as `NVIDIA H200, cuda12, torch 2.10.0`."""
     first = rows.iloc[0]
     kind = "" if first["device"] == "cuda" else f" ({first['device']})"
     return f"{first['hardware']}{kind}, {first['stack']}, torch {first['torch']}"
 
 
 def commit(found: str | None, dirty: bool | None) -> str:
-    """A commit in short and whether the code had changes, which is not known unless a record says so."""
+    """Return a commit in short, and whether the code had changes; unknown unless a record says so."""
     if found is None:
         return "unknown"
     return found[:9] + {True: " with local changes", False: ""}.get(dirty, " (changes unknown)")
 
 
 def commits(rows: pd.DataFrame) -> str:
-    """All of `rows`, each once."""
+    """Return the distinct commits of all `rows`."""
     found = {*zip(rows["commit"].tolist(), rows["dirty"].tolist(), strict=True)}
     known = [[None if pd.isna(value) else value for value in pair] for pair in found]
     return ", ".join(sorted({commit(*pair) for pair in known}))
 
 
 def minute(when: str) -> str:
-    """`2026-11-23 07:04 UTC` for a time of a record, which is UTC in ISO 8601."""
+    """Return a record's time (UTC in ISO 8601) as `2026-11-23 07:04 UTC`."""
     return f"{when[:16].replace('T', ' ')} UTC"
 
 
 def capital(text: str) -> str:
-    """The text with a capital first letter."""
+    """Return the text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def listing(items: Iterable) -> str:
-    """`1, 2 and 4`."""
+    """Join items as in `1, 2 and 4`."""
     *most, last = map(str, items)
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def in_columns(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
-    """The rows of a table as lines, columns two spaces apart. right: numbers of those that end together."""
+    """Return the rows of a table as lines, columns two spaces apart. right: right-aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     formats = [f">{width}" if number in right else f"<{width}" for number, width in enumerate(widths)]
     return ["  ".join(map(format, row, formats)).rstrip() for row in rows]
 
 
 def rounded_ends(values: Iterable[float | None], figures: int) -> str:
-    """`1.4` where all values agree to so many figures, else `1.4 to 1.6`; `-` where there is none."""
+    """Return `1.4` if all values agree to so many figures, else `1.4 to 1.6`; `-` without values."""
     shown = [f"{value:.{figures}g}" for value in sorted(value for value in values if value is not None)]
     return " to ".join(dict.fromkeys((shown[0], shown[-1]))) if shown else "-"
 
 
 def ranged(median: float, low: float, high: float, n: int) -> str:
-    """A rate with its range and n, such as `2,313 images/s (median, range 2,235 to 2,500, n = 3)`."""
+    """Return a rate with its range and n, as `2,313 images/s (median, range 2,235 to 2,500, n = 3)`."""
     if n == 1:
         return f"{count(median)} images/s (n = 1)"
     return f"{count(median)} images/s (median, range {count(low)} to {count(high)}, n = {n})"

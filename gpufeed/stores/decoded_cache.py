@@ -9,8 +9,8 @@ from typing import Any
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.file_writes import sha256_of, whole
 from gpufeed.core.registry import load, takes_gpu
+from gpufeed.datasets import quarantine
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.quarantine import too_many
 from gpufeed.decoders.base import Tolerance
 from gpufeed.stores.base import build_once, manifest_digest
 from gpufeed.stores.cache_fill import (
@@ -26,7 +26,6 @@ from gpufeed.stores.cache_fill import (
 from gpufeed.stores.cache_format import CacheInfo, open_cache
 from gpufeed.stores.scaled_cache import ScaledImages, short_side_of
 
-SHOWN = 20  # undecodable images in an error message; the log has them all
 FALLBACKS = ("simplejpeg", "pillow")  # for the decoder that cannot run here, the fastest first
 
 log = logging.getLogger("gpufeed")
@@ -209,7 +208,7 @@ def check_share(quarantined: list[dict[str, str]], count: int, max_share: float)
     if len(quarantined) > max_share * count:
         for image in quarantined:
             log.error("cannot be decoded: %s: %s", image["path"], image["reason"])
-        raise too_many(
+        raise quarantine.too_many(
             quarantined,
             count,
             max_share,
@@ -222,9 +221,8 @@ def cannot_decode(undecodable: list[Undecodable], count: int) -> GpufeedError:
     lines = [f"{image.path}: {image.reason}" for image in undecodable]
     for line in lines:
         log.error("cannot be decoded: %s", line)
-    more = [f"and {len(lines) - SHOWN} more, all in the log"] if len(lines) > SHOWN else []
     return GpufeedError(
-        f"{len(lines)} of {count} images cannot be decoded\n  " + "\n  ".join(lines[:SHOWN] + more),
+        quarantine.undecodable(lines, count),
         "images that can be decoded",
         "repair these files or move them away; if gpufeed prepared the dataset, prepare it again: snakemake "
         "--forcerun prepare_dataset",

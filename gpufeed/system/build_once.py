@@ -58,7 +58,7 @@ def open_lock(file: Path) -> int:
 
 
 def take(lock: int, path: Path) -> bool:
-    """Take the lock, a descriptor, and remove what killed builders left; return whether it waited."""
+    """Lock a descriptor, and remove files that killed builders left; return whether it waited."""
     waited = False
     try:
         try:

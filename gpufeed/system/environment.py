@@ -207,7 +207,7 @@ def _folder_quota(folder: Path) -> float | None:
 
 
 def machine_id(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> str | None:
-    """Return a short digest that tells this host from others of the same name; None if nothing does.
+    """Return a short digest that differs between hosts of one name; None if nothing identifies this one.
 
     It covers the UUIDs of all GPUs of the host, whichever the job may use. Without GPUs it covers the
     addresses that the makers of its network cards assigned. A virtual machine often has none of these, since

@@ -52,7 +52,7 @@ def place() -> list[Any]:
 
 
 def stamp(path: str | Path) -> list[int]:
-    """Return what tells a file from a later one of its name."""
+    """Return device, inode and time of change: they differ for a later file of the same name."""
     found = os.stat(path)
     return [found.st_dev, found.st_ino, found.st_mtime_ns]
 

@@ -164,7 +164,7 @@ def spread_out(
 ) -> Trained:
     """Train with the cell's batch in this process, or in a process for each of its ranks.
 
-    told: the other arguments of train_here.
+    told: the other arguments of train_here, by name.
     """
     cell, stores, checkpoints = told["cell"], told["stores"], told["checkpoints"]
     if cell.ranks == 1:

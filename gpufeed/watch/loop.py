@@ -252,7 +252,7 @@ class WatchedEpoch:
     def let_fill(self, step_s: float) -> None:
         """Wait until the loader has filled its queue: what it makes during a burst would slow the steps down.
 
-        It takes no longer than as many steps of step_s, or a few where nobody can look into the queue.
+        It takes at most step_s for each held batch, or for QUEUE of them if the queue's state is unknown.
         """
         of_loader = queue(self.watch.loader)
         if of_loader is not None and not of_loader[0]:
@@ -303,7 +303,7 @@ class WatchedEpoch:
 def settings(loader: Any, of_queue: Queue, host_bytes: int) -> dict[str, Any]:
     """Return the loader's settings that causes depend on. host_bytes: of a batch.
 
-    workers: None if unknown. persistent: None if its workers start anew each epoch whatever it is told.
+    workers: None if unknown. persistent: None if workers start anew each epoch whatever the setting.
     """
     workers, ahead = of_queue or (None, 0)
     torchs = inside(loader)

@@ -161,10 +161,9 @@ class Sizes:
     """Steps of a burst (0: none), of an end-to-end stretch, and those left out.
 
     first, epoch: left out in the first epoch, and at the start of another. settle, longest: fewest and most
-    left out after a burst, while the device has work from it; where batches arrive on the device, so many at
-    most before a burst, too. unseen: nobody can look into the loader's
-    queue, which may also be full when an epoch begins. until_wait: settled only once a fetch has waited. why:
-    why there is no burst.
+    left out after a burst, while the device has work from it; where batches arrive on the device, `longest`
+    is also the most before a burst. unseen: the state of the loader's queue is unknown; it may be full when
+    an epoch begins. until_wait: settled only once a fetch has waited. why: why there is no burst.
     """
 
     burst: int
@@ -395,7 +394,7 @@ class Stretches:
             self.open.waited_s += fetch_s if self.waited(fetch_s) else 0.0
 
     def settled(self, fetch_s: float) -> bool:
-        """Return whether the queues of batches and of work no longer hold anything of a burst."""
+        """Return whether all that a burst queued, batches and device work, is used up."""
         if self.probe is None:
             return False
         idle = self.clock.passed([self.probe], wait=False)  # all queued work is done
@@ -406,7 +405,7 @@ class Stretches:
         return idle and waited and self.at + 1 >= self.earliest
 
     def waited(self, fetch_s: float) -> bool:
-        """Return whether the last fetch found no batch; where nobody sees the queue, whether it was slow."""
+        """Return whether the last fetch found no batch; if the queue is unknown, whether it was slow."""
         if self.open.kind == ALONE:
             return False
         if self.queue is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.cell_matrix import source_options
-from gpufeed.core.cells import Cell, without_cuda, without_place_for
+from gpufeed.core.cells import Cell, why_not_workers, without_cuda
 from gpufeed.core.dataset_size import EVALUATED, Amount, amount_of, ffcv_bytes
 from gpufeed.core.folders import existing
 from gpufeed.core.registry import AUGMENTS, DERIVED, LOADERS, STORES, store_file
@@ -38,7 +38,7 @@ from gpufeed.workflow.gates import REFERENCE, waits
 from gpufeed.workflow.report import Report
 from gpufeed.workflow.run import Run
 
-MANY = 0.2  # share of the cores: other processes that use more are told of
+MANY = 0.2  # share of the cores: a larger use by other processes is reported
 
 
 def experiment_of(target: str, results: str) -> str:
@@ -217,7 +217,7 @@ class Estimate:
         return {}
 
     def forget(self, path: str) -> None:
-        """Let seconds_of read a cell's documents again; behind a probe, also those of ceilings."""
+        """Have seconds_of read a cell's documents again; after a probe, also those of ceilings."""
         place = Path(os.path.relpath(path, self.run.results))
         if place.suffix != ".json" or place.parts[0] not in KINDS:
             return
@@ -306,7 +306,7 @@ class Estimate:
         Numbers of `workers` that a listed loader cannot have are left out, since it runs with the others.
         """
         loaders = {cell.loader for cell in self.run.plan.cells[experiment].values()}
-        crossed = {without_place_for(workers, loader) for loader in loaders for workers in (0, 1)}
+        crossed = {why_not_workers(workers, loader) for loader in loaders for workers in (0, 1)}
         found = [left for left in self.run.plan.left_out if left.experiment == experiment]
         return {left.sentence: left.combinations for left in found if left.sentence not in crossed}
 

@@ -68,9 +68,9 @@ SILENT_S, LONGER = 20.0, 1.5  # without a line, until one says what runs; the ne
 
 
 def installed(workflow: Any, logger: logging.Logger) -> "Terminal | None":
-    """Put a Terminal in the place of Snakemake's handler, and return it; None where that shall print.
+    """Replace Snakemake's log handler by a Terminal and return it; None if Snakemake's own is kept.
 
-    It shall in jobs, beside another logger that prints, and with -p, --verbose or --debug-dag.
+    It is kept in jobs, beside another logger that prints, and with -p, --verbose or --debug-dag.
     """
     asked = workflow.output_settings
     (plain, *_) = [*(handler for handler in logger.handlers if handler.name == STREAM), None]
@@ -148,8 +148,8 @@ class Terminal(logging.Handler):
         self.exit = ""
         self.interrupts, self.stopped_s, self.kills = 0, -TWICE_S, False
 
-    def hear_stops(self, kills: bool) -> None:
-        """Let SIGTERM, and Ctrl-C where it does so, stop the jobs and end the run; a second kills the jobs.
+    def handle_signals(self, kills: bool) -> None:
+        """Have SIGTERM, and Ctrl-C unless ignored, stop the jobs and end the run; a second kills the jobs.
 
         kills: whether the jobs run here. Others are stopped by commands, which a second signal leaves alone.
         Snakemake waits for its jobs at SIGTERM: call this again once it handles the signal.
@@ -338,14 +338,14 @@ class Terminal(logging.Handler):
         lost = {job.jobid for job in self.known.behind([job for job in jobs if job.jobid in self.lost])}
         return [job for job in jobs if job.jobid not in lost]
 
-    def tell_of_long_jobs(self) -> None:
-        """Say now and then what runs, until the handler is closed."""
+    def report_long_jobs(self) -> None:
+        """Print now and then what runs, until the handler is closed."""
         while not self.over.wait(SILENT_S / 4):
             with suppress(Exception), self.lock:  # such as a lost terminal, or jobs that change meanwhile
-                self.tell_of_long_job(time.time())
+                self.report_long_job(time.time())
 
-    def tell_of_long_job(self, now: float) -> None:
-        """Say what has been running for longest, if nothing was said for a while."""
+    def report_long_job(self, now: float) -> None:
+        """Print the job that has run for longest, if nothing was printed for a while."""
         jobs = [job for job in self.jobs.values() if STAGES.get(STAGE_OF.get(job.rule_name), ("",))[0]]
         if not jobs or self.dryrun or self.is_quiet or now - self.said_s < self.silent_s:
             return
@@ -380,7 +380,7 @@ class Terminal(logging.Handler):
         return f"[{self.measured:>{len(str(whole))}}/{whole}]"
 
     def block(self, job: logging.LogRecord, rest: Iterable[Any]) -> list[str]:
-        """Return a line behind the last cell of a later repeat: its cells have had theirs before."""
+        """Return a line that follows the last cell of a repeat, when all cells have it; else none."""
         experiment, repeat = job.wildcards["experiment"], job.wildcards["repeat"]
         same = {"experiment": experiment, "repeat": repeat}.items()
         if not repeat.isdecimal() or any(same <= (one.wildcards_dict or {}).items() for one in rest):
@@ -479,7 +479,7 @@ class Terminal(logging.Handler):
         return f"\033[{colour}m{text}\033[0m" if self.coloured and colour else text
 
     def status(self, text: str) -> None:
-        """Show a line until the next one, where that can be."""
+        """Show a line that the next one overwrites; nothing without a terminal."""
         if self.on_terminal and not self.is_quiet:
             self.clear()
             text = COLOURED.sub("", text)[: shutil.get_terminal_size().columns - 1]

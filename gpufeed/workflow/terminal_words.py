@@ -113,7 +113,7 @@ def unsubmitted(text: str) -> str:
 
 
 def reason(log: str) -> str:
-    """Return what stopped a job, from its log: three lines of ours, or the last line of a traceback."""
+    """Return why a job ended, from its log: the lines of a GpufeedError, or the last of a traceback."""
     text = Path(log).read_text(encoding="utf-8", errors="replace")
     found = [*REFUSED.findall(text), *RAISED.findall(text)]
     return found[0] if REFUSED.search(text) else (found or [""])[-1]

@@ -67,7 +67,7 @@ NOTHING = {
 
 
 def judged(cell: Cell, model: Path, manifest: Path, stores: Stores, place: RuntimeContext) -> dict[str, Any]:
-    """What a finished evaluation adds to its document; raises Skip or what stops it."""
+    """Return the fields that a finished evaluation adds to its document; raise Skip or what stops it."""
     saved, samples = load(model), Manifest.read(manifest)
     check_classes(saved, samples)
     fitted = saved.about["resolved"].get("batch_size", cell.batch_size)

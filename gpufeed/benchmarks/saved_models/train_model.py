@@ -56,7 +56,7 @@ def train_model(
 
 
 def learned(cell: Cell, trained: Trained, place: RuntimeContext) -> dict[str, Any]:
-    """What a finished training adds to its document."""
+    """Return the fields that a finished training adds to its document."""
     info = trained.request.manifest.info
     mean, std = mean_and_std(cell, trained.request.manifest)
     height, width = trained.request.image_size

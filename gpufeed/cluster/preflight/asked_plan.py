@@ -107,6 +107,11 @@ class Plan:
     logs: str = ""
     apptainer_args: str = ""
 
+    @property
+    def folders(self) -> dict[str, Path]:
+        """The folders `data` and `results`, by key."""
+        return {key: Path(self.config[key]).expanduser().absolute() for key in ("data", "results")}
+
 
 def reason(said: str) -> str:
     """Return the end of Snakemake's output, without its usage text and the frames of a traceback."""

@@ -111,8 +111,7 @@ def hidden_folders(plan: Plan, site: Site) -> list[str]:
     values = re.findall(r"(?:--bind[= ]|-B ?)(\S+)", plan.apptainer_args)
     binds = [bind.split(":") for value in values for bind in value.split(",")]
     shown = (ROOT, *(Path(source) for source, *at in binds if not at or at[0] == source))
-    places = [Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")]
-    hidden = [place for place in places if not any(place.is_relative_to(at) for at in shown)]
+    hidden = [place for place in plan.folders.values() if not any(place.is_relative_to(at) for at in shown)]
     scratch = site.scratch.folder
     return sorted({str(scratch if scratch in place.parents else place.parent) for place in hidden})
 

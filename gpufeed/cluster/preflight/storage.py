@@ -55,7 +55,7 @@ def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             note=not local,
             config=better,
         )
-    for key, folder in places_of(plan).items():
+    for key, folder in plan.folders.items():
         there = existing(folder)
         if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
             yield Finding(
@@ -67,17 +67,10 @@ def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             )
 
 
-def places_of(plan: Plan) -> dict[str, Path]:
-    """Return the folders `data` and `results`, by key."""
-    return {key: Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")}
-
-
 def outside_of_scratch(plan: Plan, site: Site) -> dict[str, Path]:
-    """Return those that lie outside of the site's scratch, links followed."""
+    """Return which of `data` and `results` lie outside of the site's scratch, links followed."""
     scratch = site.scratch.folder.resolve()
-    return {
-        key: folder for key, folder in places_of(plan).items() if not folder.resolve().is_relative_to(scratch)
-    }
+    return {key: at for key, at in plan.folders.items() if not at.resolve().is_relative_to(scratch)}
 
 
 def with_link_target(folder: Path) -> str:
@@ -87,7 +80,7 @@ def with_link_target(folder: Path) -> str:
 
 
 def space(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    folder = existing(Path(plan.config["data"]).expanduser().absolute())
+    folder = existing(plan.folders["data"])
     needed = max(LEAST_GIB, sum(bytes_of(plan, name) for name in missing(plan)) / 2**30)
     free, what = room(folder)
     if free < needed:
@@ -176,7 +169,7 @@ def data(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             images_in(plan.config["sources"][name])
         except GpufeedError as error:
             yield Finding(error.found, error.expected, error.remedy)
-        own = Path(plan.config["data"]).expanduser() / name / "archives"
+        own = plan.folders["data"] / name / "archives"
         files = [
             file
             for file in plan.config["sources"][name].get("files") or []
@@ -227,11 +220,8 @@ def reachable(url: str) -> bool:
 
 def missing(plan: Plan) -> list[str]:
     """Return the datasets of the plan that are not prepared yet."""
-    return [
-        name
-        for name in plan.datasets
-        if not os.path.exists(Path(plan.config["data"]) / name / "manifest.parquet")
-    ]
+    data = plan.folders["data"]
+    return [name for name in plan.datasets if not os.path.exists(data / name / "manifest.parquet")]
 
 
 def images_of(plan: Plan, name: str) -> int:

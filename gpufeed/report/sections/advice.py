@@ -14,7 +14,7 @@ PREDICTED = ["predicted_images_per_s", "predicted_images_per_s_low", "predicted_
 
 
 def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) -> pd.DataFrame:
-    """The table of an experiment's cells with PREDICTED; as it is without advice."""
+    """Return the table of an experiment's cells with PREDICTED; unchanged without advice."""
     found = read_advice(paths, experiment)
     if found is None:
         return cells
@@ -27,7 +27,7 @@ def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) ->
 
 
 def section(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -> dict | None:
-    """What the template shows of an experiment's advice; None without one. cells: of `tables.cells`."""
+    """Return what the template shows of an experiment's advice; None without. cells: of `tables.cells`."""
     found = read_advice(paths, experiment)
     if found is None:
         return None
@@ -45,7 +45,7 @@ def section(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -
 
 
 def said(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -> list[str]:
-    """The advice of an experiment as lines for a terminal; none without one. cells: as in `section`."""
+    """Return an experiment's advice as lines for a terminal; none without. cells: as in `section`."""
     found = read_advice(paths, experiment)
     if found is None:
         return []
@@ -63,13 +63,13 @@ def doubt(found: dict, cells: pd.DataFrame) -> list[str]:
 
 
 def rates(cells: pd.DataFrame) -> dict[str, float]:
-    """Cell -> measured images a second, the median over machines."""
+    """Return cell -> measured images a second, the median over machines."""
     timed = cells[cells["images_per_s"].notna()]
     return timed.groupby("cell_id")["images_per_s"].median().to_dict()
 
 
 def files(candidates: list[dict], measured: dict[str, float], experiment: str) -> list:
-    """The table as files to download."""
+    """Return the table as files to download."""
     rows = [
         {
             **{name: one[name] for name in ("cell_id", "change", "rank", "bound", "chosen", "advised")},

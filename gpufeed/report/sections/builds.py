@@ -12,7 +12,7 @@ GUIDE_GB = (2, 4)  # of device memory for a decoder's buffers, as the guide that
 
 
 def section(paths: Iterable[Path], experiment: str, planned: Sequence[str] = ()) -> dict | None:
-    """What the template shows of builds, smallest sets and fastest decoders first; None where there are none.
+    """Return what the template shows of builds, smallest sets and fastest decoders first; None without any.
 
     planned: <decoder>-<cores> of the builds that it plans.
     """
@@ -29,7 +29,7 @@ def section(paths: Iterable[Path], experiment: str, planned: Sequence[str] = ())
 
 
 def row(times: Mapping, one: Mapping) -> dict:
-    """One entry of `builds`, as words and numbers.
+    """Return one entry of `builds`, as words and numbers.
 
     strips: seconds of making the strips before, where it builds from strips.
     """
@@ -52,7 +52,7 @@ def row(times: Mapping, one: Mapping) -> dict:
 
 
 def memory(rows: list[dict]) -> str:
-    """What the GPU decoders' memory comes to, against what the guide reckoned with; empty without any."""
+    """Return a sentence on the GPU decoders' memory, beside what the guide expects; empty without any."""
     measured = [row for row in rows if row["buffers"] != "-"]
     if not measured:
         return ""

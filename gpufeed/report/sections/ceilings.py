@@ -29,7 +29,7 @@ COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Inpu
 
 
 def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) -> pd.DataFrame:
-    """The table of an experiment's cells with LIMITS, empty where no ceilings were measured."""
+    """Return the table of an experiment's cells with LIMITS, empty if no ceilings were measured."""
     found = limits(documents_of(paths, experiment).by_unit.values())
     return cells.merge(found, on=[name for name in found.columns if name not in LIMITS], how="left")
 
@@ -39,13 +39,13 @@ def documents_of(paths: Iterable[str | Path], experiment: str, planned: Sequence
 
 
 def whole(cells: pd.DataFrame) -> pd.DataFrame:
-    """The columns of `joined` that its downloads have, and predicted rates where there are any."""
+    """Return the columns of `joined` that the downloads have, with predicted rates if there are any."""
     predicted = [name for name in cells.columns if name.startswith("predicted_")]
     return cells.reindex(columns=[*CELL_COLUMNS, *LIMITS, *predicted])
 
 
 def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.DataFrame:
-    """A row a document of ceilings: dataset, loader, status, when it was finished and on what machine."""
+    """Return one row a document of ceilings: dataset, loader, status, when and on what machine."""
     read = [found for name in experiments for found in documents_of(paths, name).by_unit.values()]
     rows = [
         {
@@ -62,7 +62,7 @@ def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.Data
 def section(
     paths: Iterable[str | Path], experiment: str, planned: Sequence[str], folders: Mapping[str, str]
 ) -> dict | None:
-    """What the template shows of the ceilings of an experiment's cells; None if it neither has nor plans any.
+    """Return what the template shows of an experiment's ceilings; None if it neither has nor plans any.
 
     paths: documents of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose ceilings
     are to be measured. folders: dataset -> the user's own folder of its class folders.
@@ -88,7 +88,7 @@ def section(
 
 
 def task(title: str, rows: Sequence[tuple[str, Mapping]], folders: Mapping[str, str]) -> dict:
-    """Table and headline of one task. rows: as `groups` gives them, the highest AU first.
+    """Return table and headline of one task. rows: as `groups` returns them, the highest AU first.
 
     headline: the answer of an experiment whose ceilings are there before its repeats.
     """
@@ -105,7 +105,7 @@ def task(title: str, rows: Sequence[tuple[str, Mapping]], folders: Mapping[str, 
 
 
 def markdown(lines: Sequence[Mapping]) -> str:
-    """The table of a task for a pull request."""
+    """Return the table of a task as Markdown for a pull request."""
     rows = [
         [
             line["name"],
@@ -120,7 +120,7 @@ def markdown(lines: Sequence[Mapping]) -> str:
 
 
 def calls(rows: Sequence[tuple[str, Mapping]], folders: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(name, script to paste that loads as it did) of each row."""
+    """Return (name, script to paste that loads as it did) for each row."""
     found = []
     for name, one in rows:
         cell = {"devices": 1, "nodes": 1, **one["cell"], "device": one["resolved"]["device"]}
@@ -132,7 +132,7 @@ def calls(rows: Sequence[tuple[str, Mapping]], folders: Mapping[str, str]) -> li
 
 
 def how(rows: Sequence[tuple[str, Mapping]]) -> str:
-    """How the numbers of a table were taken."""
+    """Return how the numbers of a table were taken."""
     pairs = sorted({len(found["pairs"]) for _, found in rows})
     epochs = sorted({found["segment"]["epochs"] for _, found in rows})
     return (
@@ -143,7 +143,7 @@ def how(rows: Sequence[tuple[str, Mapping]]) -> str:
 
 
 def line(name: str, found: Mapping) -> dict:
-    """One row of the table, in words."""
+    """Return one row of the table, in words."""
     shares = found["shares"]
     kind, _, evidence = ceilings_verdict.of(found).sentence.partition(": ")
     return {
@@ -162,7 +162,7 @@ def line(name: str, found: Mapping) -> dict:
 
 
 def stage(name: str, found: Mapping) -> str:
-    """What a stage takes, or why that is not known."""
+    """Return how long a stage takes, or why that is unknown."""
     if found["reason"]:
         return f"{name}: not measured. {found['reason']}"
     median, n = found["seconds"]["median"], found["seconds"]["n"]
@@ -181,14 +181,14 @@ def stage(name: str, found: Mapping) -> str:
 
 
 def unsettled(found: Mapping) -> bool:
-    """Whether a stage's rounds disagree: worth noting in the median, and nothing in one of them at least."""
+    """Return whether a stage's rounds disagree: a median worth noting, and a round of zero or less."""
     seconds = found["seconds"]
     noted = seconds["median"] >= ceilings_verdict.NOTED * found["end_to_end_s"]
     return not found["shown"] and noted and seconds["min"] <= 0
 
 
 def disagreement(seconds: Mapping) -> str:
-    """What rounds that disagree say; a document has their ends and their median."""
+    """Return the sentence on rounds that disagree: their number, median and maximum."""
     median, most = (wording.three_figures(seconds[end]) for end in ("median", "max"))
     return (
         f"One or more of {seconds['n']} rounds say that it takes nothing or less, the median {median} s "
@@ -197,7 +197,7 @@ def disagreement(seconds: Mapping) -> str:
 
 
 def start(found: Mapping[str, float]) -> str:
-    """What comes before the steady epochs."""
+    """Return the times before the steady epochs, in words."""
     seconds = {name: wording.three_figures(value) for name, value in found.items()}
     return (
         f"set up in {seconds['setup_s']} s (the loader in {seconds['open_s']} s); first batch of all after "
@@ -323,7 +323,7 @@ def _speeds_panel(axis: Axes, task: tuple[str, Sequence[tuple[str, Mapping]]]) -
 
 
 def _scale(shares: Sequence[Mapping]) -> tuple[float, float]:
-    """From the multiple of 10 % below the lowest AU or interval to a little beyond 100 % or the highest."""
+    """Return the axis: from the multiple of 10 % below the lowest AU to just beyond the highest or 100 %."""
     known = [value for au in shares for value in (au["median"], au["ci95_low"], au["ci95_high"]) if value]
     low = min(1 - TEN, max(0.0, TEN * math.floor((min(known) - RIM) / TEN)))
     high = max(1.0, *known)
@@ -331,13 +331,13 @@ def _scale(shares: Sequence[Mapping]) -> tuple[float, float]:
 
 
 def _point(number: int) -> dict[str, str]:
-    """The look of a point; full ones have a white rim, which keeps those that overlap apart."""
+    """Return the look of a point; filled ones have a white rim, which separates overlapping ones."""
     point = style.point(number)
     return point if point["mfc"] == "white" else {**point, "mec": "white"}
 
 
 def _reach(of: Mapping) -> list[list[float]] | None:
-    """From the median to the ends of the interval; None without one."""
+    """Return the distances from the median to the ends of the interval; None without one."""
     if of["ci95_low"] is None:
         return None
     return [[max(0.0, of["median"] - of["ci95_low"])], [max(0.0, of["ci95_high"] - of["median"])]]

@@ -22,7 +22,7 @@ IN_WAIT = (DECODE, TRANSFER)  # stages that a warm epoch waits for
 
 
 def title(found: Mapping) -> str:
-    """What is trained and where, such as `vit_tiny on cifar10, bf16, batch 512; NVIDIA H200, torch 2.11`."""
+    """Return task and machine, as `vit_tiny on cifar10, bf16, batch 512; NVIDIA H200, torch 2.11`."""
     cell = found["cell"]
     parts = [
         f"{cell['model']} on {cell['dataset']}",
@@ -34,12 +34,12 @@ def title(found: Mapping) -> str:
 
 
 def batch_size(found: Mapping) -> int:
-    """Images a step, where the cell's own batch did not fit into memory those of the one that did."""
+    """Return the images of a step; if the cell's own batch did not fit, those of the one that did."""
     return (found["resolved"] or {}).get("batch_size", found["cell"]["batch_size"])
 
 
 def groups(measurements: Sequence[Mapping]) -> dict[str, list[tuple[str, Mapping]]]:
-    """By title: (name of the pipeline, document) of those that are done, the highest AU first.
+    """Return title -> (name of the pipeline, document) of those that are done, the highest AU first.
 
     Those that a busy machine spoilt come last.
     """
@@ -48,7 +48,7 @@ def groups(measurements: Sequence[Mapping]) -> dict[str, list[tuple[str, Mapping
 
 
 def named(rows: Sequence[Mapping]) -> list[tuple[str, Mapping]]:
-    """Each with its loader, its workers, and what else tells it from the others."""
+    """Return each document with a name: its loader, its workers, and what else differs."""
     cells = pd.DataFrame(
         [
             {
@@ -71,7 +71,7 @@ def named(rows: Sequence[Mapping]) -> list[tuple[str, Mapping]]:
 
 
 def parts(found: Mapping) -> dict[str, float]:
-    """Seconds of a steady epoch end to end, which they add up to.
+    """Return seconds of the parts that add up to a steady epoch end to end.
 
     compute, first batch, the stages that were measured and have points, other wait, growth.
     """
@@ -89,7 +89,7 @@ LIMITS = ("au", "au_ci95_low", "au_ci95_high", "au_pairs", "limited_by")
 
 
 def limits(measurements: Iterable[Mapping]) -> pd.DataFrame:
-    """What joins the table of cells: a row a cell and machine that is done, with LIMITS.
+    """Return what is joined to the table of cells: a row a cell and machine that is done, with LIMITS.
 
     limited_by: the kind of its verdict, such as `input-bound`.
     """
@@ -108,7 +108,7 @@ def limits(measurements: Iterable[Mapping]) -> pd.DataFrame:
 
 
 def origin(found: Mapping) -> tuple[str, str]:
-    """(the UUID of the GPU, else the machine, else the node's name; the commit) that it was measured with."""
+    """Return (GPU's UUID, else machine, else node; commit) that a document was measured with."""
     environment = found["environment"]
     uuid = environment["gpu"] and environment["gpu"]["uuid"]
     place = uuid or environment.get("machine") or environment["node"]
@@ -116,7 +116,7 @@ def origin(found: Mapping) -> tuple[str, str]:
 
 
 def table(measurements: Iterable[Mapping]) -> pd.DataFrame:
-    """One row a document, in their order; one that was not measured has its status and sentence.
+    """Return one row a document, in their order; an unmeasured one has its status and sentence.
 
     Shares are of the epoch, seconds those of an epoch.
     """
@@ -137,7 +137,7 @@ def table(measurements: Iterable[Mapping]) -> pd.DataFrame:
 
 
 def flat(found: Mapping) -> dict[str, Any]:
-    """The numbers of a document without nesting, and its verdict."""
+    """Return the numbers of a document without nesting, and its verdict."""
     verdict = ceilings_verdict.of(found)
     values: dict[str, Any] = {"verdict": verdict.kind, "stage": verdict.stage, "evidence": verdict.sentence}
     values["pairs"] = len(found["pairs"])
@@ -156,7 +156,7 @@ Rows = Sequence[tuple[str, Mapping]]  # as `groups` gives them, the highest AU f
 
 
 def headline(rows: Rows) -> str:
-    """The pipeline with the highest AU, its images/s, those beside and behind it, and its verdict.
+    """Return the pipeline with the highest AU, its images/s, those beside and behind it, and its verdict.
 
     Those that a busy machine spoilt are left out; where all are, the first says so.
     """
@@ -169,7 +169,7 @@ def headline(rows: Rows) -> str:
 
 
 def standing(rows: Rows) -> str:
-    """Whose AU is not told apart from that of the first, and who comes behind these."""
+    """Return whose AU is not distinguishable from the first one's, and who comes next."""
     (_, first), *others = rows
     au = first["shares"]["au"]
     close = [(name, found) for name, found in others if not apart(au, found["shares"]["au"])]
@@ -186,7 +186,7 @@ def standing(rows: Rows) -> str:
 
 
 def faster(rows: Rows) -> str:
-    """Who has the most images/s, where it is another than the first; empty where none is known to."""
+    """Return who has most images/s if that is not the first row; else, or if unknown, empty."""
     (_, first), *_ = rows
     name, found = max(rows, key=lambda row: speed(row[1])["median"])
     elsewhere = origin(found) != origin(first)
@@ -197,7 +197,7 @@ def faster(rows: Rows) -> str:
 
 
 def apart(one: Mapping, other: Mapping) -> bool:
-    """Whether the 95 % intervals of two summaries keep apart; without intervals nothing does."""
+    """Return whether the 95 % intervals of two summaries are disjoint; False without intervals."""
     if one["ci95_low"] is None or other["ci95_low"] is None:
         return False
     return one["ci95_low"] > other["ci95_high"] or other["ci95_low"] > one["ci95_high"]
@@ -208,12 +208,12 @@ def with_au(name: str, found: Mapping) -> str:
 
 
 def speed(found: Mapping) -> Mapping:
-    """The summary of its images per second, end to end."""
+    """Return the summary of its images per second, end to end."""
     return found["images_per_s"][END]
 
 
 def mixed_origins(rows: Rows) -> str:
-    """That the rows of a table are of several GPUs or versions, and which; empty where they are not."""
+    """Return a sentence if the rows of a table come from several GPUs or versions; else empty."""
     origins = grouped(rows, lambda row: origin(row[1]))
     if len(origins) < 2:
         return ""

@@ -16,8 +16,8 @@ from gpufeed.system.statistics import BUSY, ENOUGH_FOR_INTERVAL, FAR, FEW_PERCEN
 
 COMPUTE, INPUT, START = "compute-bound", "input-bound", "start-up-bound"
 BALANCED, OPEN = "balanced", "no verdict"
-FED = 1 / MATTERS  # an AU from which on all that input costs is nobody's reason to change anything
-LOST = 0.9  # an AU below which the input is what to work on
+FED = 1 / MATTERS  # AU from which on the cost of the input does not matter
+LOST = 0.9  # AU below which the input is the bottleneck
 HALF = 0.5  # of the wait: what a stage must have to be named as its cause
 NOTED = 0.03  # of the epoch: what a stage, or the start of the epochs, must have to be mentioned
 GROWN = 0.005  # of the epoch: what the steps' growth must have to be mentioned; less is rounded away
@@ -34,7 +34,7 @@ class Verdict:
 
 
 def of(found: Mapping[str, Any]) -> Verdict:
-    """The verdict on a finished document (gpufeed/core/schemas/ceilings.schema.yaml)."""
+    """Return the verdict on a finished document (gpufeed/core/schemas/ceilings.schema.yaml)."""
     low, high = found["shares"]["au"]["ci95_low"], found["shares"]["au"]["ci95_high"]
     if busy(found):
         return Verdict(BUSY, disturbed(found))
@@ -47,14 +47,14 @@ def of(found: Mapping[str, Any]) -> Verdict:
 
 
 def busy(found: Mapping[str, Any]) -> bool:
-    """Whether training was faster than its compute alone by more than noise: then no number of it counts."""
+    """Return whether training was faster than its compute alone beyond noise: no number then counts."""
     share = found["shares"]["au"]
     highest = share["max"] if share["ci95_high"] is None else share["ci95_high"]
     return share["median"] > 1 + FEW_PERCENT or highest > 1 + FAR
 
 
 def disturbed(found: Mapping[str, Any]) -> str:
-    """That nothing follows, and what would bring an answer."""
+    """Return the sentence for a busy machine: nothing follows, and what to do."""
     return (
         f"{BUSY}: end to end was faster than compute only, the same work without input ({au(found)}), so no "
         "verdict follows; move the document away and measure again with nothing else on the machine."
@@ -63,7 +63,7 @@ def disturbed(found: Mapping[str, Any]) -> str:
 
 
 def lost(found: Mapping[str, Any]) -> Verdict:
-    """The verdict where the input is what to work on: for what of it the device waits."""
+    """Return the verdict where the input is the bottleneck, with what the device waits for."""
     shares = found["shares"]
     wait = shares["wait"]["median"]
     if shares["growth"]["median"] > wait:
@@ -80,14 +80,14 @@ def lost(found: Mapping[str, Any]) -> Verdict:
 
 
 def cause(found: Mapping[str, Any]) -> str | None:
-    """The stage with most points, if it is shown and has half of the wait; fetch has epochs of its own."""
+    """Return the stage with most points, if it is shown and has half of the wait; never fetch."""
     stage = foremost(found)
     half = HALF * found["shares"]["wait"]["median"]
     return stage if stage is not None and found["stages"][stage]["points"] >= half else None
 
 
 def foremost(found: Mapping[str, Any]) -> str | None:
-    """The stage with most points, NOTED or more, if one is shown to take anything."""
+    """Return the stage with most points, NOTED or more, if one is shown to take any time."""
     there = {
         name: stage["points"]
         for name, stage in found["stages"].items()
@@ -97,7 +97,7 @@ def foremost(found: Mapping[str, Any]) -> str | None:
 
 
 def lift(stage: str | None, found: Mapping[str, Any]) -> str:
-    """What removing a stage brings at most, and what removing everything does."""
+    """Return how much removing a stage, and removing all input, would gain at most."""
     if stage is None:
         return limit(found)
     least = min(found["stages"][stage]["at_most"], most(found))
@@ -105,18 +105,18 @@ def lift(stage: str | None, found: Mapping[str, Any]) -> str:
 
 
 def verdict(kind: str, parts: list[str], found: Mapping[str, Any], stage: str | None = None) -> Verdict:
-    """The verdict with a sentence of all parts that say something, behind the kind."""
+    """Return the verdict; its sentence has the kind, then all parts that are not empty."""
     whole = f"{kind}: {'; '.join(part for part in parts if part)}"
     return Verdict(kind, f"{whole} ({au(found)}).{shared(found)}", stage)
 
 
 def held(low: float, high: float) -> list[float]:
-    """The borders between verdicts that an interval of AU holds."""
+    """Return the borders between verdicts that lie inside an interval of AU."""
     return [border for border in (LOST, FED) if low < border <= high]
 
 
 def undecided(found: Mapping[str, Any]) -> str:
-    """Why there is no verdict, and what would bring one."""
+    """Return why there is no verdict, and what would bring one."""
     low, high = found["shares"]["au"]["ci95_low"], found["shares"]["au"]["ci95_high"]
     if low is None:
         why = "there are too few pairs for an interval"
@@ -130,7 +130,7 @@ def undecided(found: Mapping[str, Any]) -> str:
 
 
 def device(found: Mapping[str, Any]) -> str:
-    """What trains, in words."""
+    """Return what trains, in words."""
     return {"cuda": "GPU", "cpu": "CPU"}.get(found["resolved"]["device"], "device")
 
 
@@ -140,7 +140,7 @@ def waits(found: Mapping[str, Any]) -> str:
 
 
 def start(found: Mapping[str, Any]) -> str:
-    """What the first batches of the epochs take of the wait."""
+    """Return how much of the wait falls on the first batches of the epochs."""
     seconds, cell = wording.three_figures(found["start_up"]["epoch_start_s"]), found["cell"]
     entry = LOADERS.get(cell["loader"])
     for_good = entry is not None and (entry.anew or entry.threads)  # whatever persistent_workers says
@@ -153,7 +153,7 @@ def start(found: Mapping[str, Any]) -> str:
 
 
 def starts(found: Mapping[str, Any], stage: str | None = None) -> str:
-    """What of the wait falls on the first batches, where it is worth noting; else empty.
+    """Return how much of the wait falls on the first batches, if that is worth noting; else empty.
 
     stage: what the rest of the sentence says the wait is for. Its points have their part of the first batches
     too, where the figure of ceilings draws that part with the start.
@@ -171,12 +171,12 @@ def grows(found: Mapping[str, Any]) -> str:
 
 
 def growth(found: Mapping[str, Any]) -> str:
-    """The same where it is more than nothing; else empty."""
+    """Return `grows` if growth is GROWN or more; else empty."""
     return grows(found) if found["shares"]["growth"]["median"] >= GROWN else ""
 
 
 def most(found: Mapping[str, Any]) -> float:
-    """What removing all input, waiting and growth alike, brings at most."""
+    """Return how many times as fast the training would be without any input cost, at most."""
     return max(1.0, 1 / found["shares"]["au"]["median"])
 
 
@@ -187,7 +187,7 @@ def limit(found: Mapping[str, Any], verb: str = "would lift it ") -> str:
 
 
 def apart(found: Mapping[str, Any]) -> str:
-    """What is known of the wait where nothing has half of it for certain."""
+    """Return what is known of the wait if no stage surely has half of it."""
     parts = {"the first batch of each epoch": found["shares"]["start"]["median"]}
     parts |= {name: one["points"] for name, one in found["stages"].items() if name != FETCH and one["shown"]}
     said = [f"{points_of(share)} for {name}" for name, share in parts.items() if share >= NOTED]
@@ -197,7 +197,7 @@ def apart(found: Mapping[str, Any]) -> str:
 
 
 def named(stage: str, found: Mapping[str, Any]) -> str:
-    """A stage, and who does it where these could be more."""
+    """Return a stage, with its worker processes or threads if there are any."""
     loader = found["cell"]["loader"]
     count = workers_of(found["cell"], found["resolved"], found["environment"])
     return (
@@ -208,7 +208,7 @@ def named(stage: str, found: Mapping[str, Any]) -> str:
 
 
 def au(found: Mapping[str, Any]) -> str:
-    """AU with its interval and the number of pairs."""
+    """Return AU with its interval and the number of pairs."""
     share = found["shares"]["au"]
     ends = wording.interval(share["ci95_low"], share["ci95_high"])
     within = f", 95 % interval {ends} %" if ends else ""
@@ -222,13 +222,13 @@ def shared(found: Mapping[str, Any]) -> str:
 
 
 def points_of(share: float) -> str:
-    """A share of the epoch in points: `48 points`."""
+    """Return a share of the epoch in points, such as `48 points`."""
     points = max(0.0, share) * 100
     return f"{points:.0f} points" if points >= 9.5 else f"{points:.1f} points"
 
 
 def times(factor: float) -> str:
-    """`1.9x`; two decimals where one would read as nothing."""
+    """Return a factor such as `1.9x`, with two decimals below 1.2."""
     return f"{factor:.1f}x" if factor >= 1.2 else f"{factor:.2f}x"
 
 
@@ -236,7 +236,7 @@ ALIKE, BELOW = "not told apart from end to end", "below end to end"
 
 
 def input_mark(found: Mapping) -> str:
-    """ALIKE or BELOW, by the 95 % intervals of the two rates; empty where the input alone is faster.
+    """Return ALIKE or BELOW, by the 95 % intervals of both rates; empty if the input alone is faster.
 
     Without an interval a rate has its range. BELOW cannot be of a machine that stays as it is: no training is
     faster than its input.
@@ -248,7 +248,7 @@ def input_mark(found: Mapping) -> str:
 
 
 def input_sentence(found: Mapping) -> str:
-    """What the mark says, with both rates in images/s; empty without a mark."""
+    """Return the sentence of `input_mark`, with both rates in images/s; empty without a mark."""
     marked = input_mark(found)
     if not marked:
         return ""
@@ -274,7 +274,7 @@ def rate_words(found: Mapping, side: str) -> str:
 
 
 def definitions() -> dict[str, str]:
-    """word -> definition."""
+    """Return word -> its definition."""
     fed, lost, half = (f"{share * 100:.3g}" for share in (FED, LOST, HALF))
     grown, noted = (f"{share * 100:.1f} points" for share in (GROWN, NOTED))
     return {

@@ -43,7 +43,7 @@ CAPTION = (
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """An evaluation; raises GpufeedError if it is damaged, or if its matrix is not that of its classes."""
+    """Read an evaluation; raise GpufeedError if it is damaged, or if its matrix does not fit its classes."""
     found = EVALUATION.read(path)
     classes = len(found["classes"])
     lengths = [len(row) for row in found["confusion"]]
@@ -54,7 +54,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def draw(found: Mapping) -> Figure:
-    """The figure of an evaluation."""
+    """Draw the figure of an evaluation."""
     if found["status"] != "done":
         return style.sentence_figure(f"Nothing to draw, {found['status']}: {found['sentence']}")
     matrix = np.array(found["confusion"])
@@ -62,7 +62,7 @@ def draw(found: Mapping) -> Figure:
 
 
 def confused(matrix: np.ndarray, classes: Sequence[str]) -> list[Pair]:
-    """All pairs of different classes that were confused, the most frequent first.
+    """Return all pairs of different classes that were confused, the most frequent first.
 
     matrix: int64 (classes, classes), true classes in rows.
     """
@@ -76,7 +76,7 @@ def confused(matrix: np.ndarray, classes: Sequence[str]) -> list[Pair]:
 
 
 def title(found: Mapping) -> str:
-    """What was trained, such as `resnet18 on cifar10, fastai, augment fused, fp16, batch 512, 4 epochs`."""
+    """Return what was trained, as `resnet18 on cifar10, fastai, augment fused, fp16, batch 512, 4 epochs`."""
     cell = found["cell"]
     parts = [
         f"{cell['model']} on {cell['dataset']}",
@@ -89,7 +89,7 @@ def title(found: Mapping) -> str:
 
 
 def sentences(found: Mapping) -> list[str]:
-    """What a done evaluation says: how often it is right, by class, and which classes are confused most."""
+    """Return what a finished evaluation says: accuracy, by class, and which classes are confused most."""
     matrix, classes = np.array(found["confusion"]), found["classes"]
     said = [
         f"{found['correct']:,} of the {found['n']:,} images of split {found['split']} get their own class "
@@ -108,7 +108,7 @@ def sentences(found: Mapping) -> list[str]:
 
 
 def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
-    """What the template shows of an experiment's kept models; None if it neither has nor plans any.
+    """Return what the template shows of an experiment's kept models; None if it neither has nor plans any.
 
     paths: evaluations of all experiments, <experiment>/<cell>/evaluation.json. planned: ids of the cells
     whose models are to be kept.
@@ -124,7 +124,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
 
 
 def with_model(path: Path) -> dict[str, Any]:
-    """An evaluation, and as `model` what the template shows of one that is done."""
+    """Return an evaluation, with `model` for the template if it is done."""
     found = read(path)
     return {**found, "model": model(found, path) if found["status"] == "done" else None}
 
@@ -180,7 +180,7 @@ DARK = 0.715  # of the scale of COLOURS: from here on white has a higher contras
 
 
 def matrix_figure(matrix: np.ndarray, classes: Sequence[str], pairs: Sequence[Pair], title: str) -> Figure:
-    """matrix: int64 (classes, classes), true classes in rows; pairs: the confused ones."""
+    """Draw a matrix, int64 (classes, classes) with true classes in rows, and the confused pairs."""
     pairs = pairs[:MOST_PAIRS]
     with style.look():
         figure, axes = style.stack([MATRIX_IN, 0.8 + style.ROW_IN * len(pairs)] if pairs else [MATRIX_IN])
@@ -192,7 +192,7 @@ def matrix_figure(matrix: np.ndarray, classes: Sequence[str], pairs: Sequence[Pa
 
 
 def draw_matrix(axis: Axes, matrix: np.ndarray, classes: Sequence[str]) -> None:
-    """The share of each true class that was predicted to be of each class, as colours."""
+    """Draw the share of each true class that was predicted to be of each class, as colours."""
     of = matrix.sum(axis=1, keepdims=True)
     shares = np.ma.masked_array(matrix / np.maximum(of, 1), np.broadcast_to(of == 0, matrix.shape))
     image = axis.imshow(shares, cmap=COLOURS, norm=NORM, interpolation="none")
@@ -212,7 +212,7 @@ def draw_matrix(axis: Axes, matrix: np.ndarray, classes: Sequence[str]) -> None:
 
 
 def name_classes(axis: Axes, classes: Sequence[str]) -> None:
-    """A name a row and a column, as large as its place allows."""
+    """Name each row and column, in letters as large as the space allows."""
     names = [shortened(name, LONGEST) for name in classes]
     size = 9 if len(names) <= MOST_COUNTS else 6.5
     axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
@@ -220,7 +220,7 @@ def name_classes(axis: Axes, classes: Sequence[str]) -> None:
 
 
 def write_counts(axis: Axes, matrix: np.ndarray, shares: np.ma.MaskedArray) -> None:
-    """The count of each field that is not empty, in black or white, whichever stands out."""
+    """Write the count of each field that is not empty, in black or white, whichever stands out."""
     look = {"ha": "center", "va": "center", "fontsize": 8 if len(matrix) <= 12 else 6}
     for row, column in np.argwhere(matrix):
         ink = "white" if NORM(shares[row, column]) >= DARK else "black"
@@ -228,7 +228,7 @@ def write_counts(axis: Axes, matrix: np.ndarray, shares: np.ma.MaskedArray) -> N
 
 
 def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
-    """The pairs confused most often, as bars with their counts."""
+    """Draw the pairs confused most often, as bars with their counts."""
     both = ((shortened(name, LONGEST) for name in (pair.true, pair.predicted)) for pair in pairs)
     names = [" taken for ".join(names) for names in both]
     counts = [pair.count for pair in pairs]
@@ -243,5 +243,5 @@ def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or its beginning with an ellipsis where it has more than `most` letters."""
+    """Return the text, cut with an ellipsis if it has more than `most` letters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -33,7 +33,7 @@ CAPTION = (
 
 
 def measured(cells: pd.DataFrame) -> list[pd.DataFrame]:
-    """A table a panel: the fastest setting of each loader on each number of cores that the cells chose.
+    """Return a table a panel: the fastest setting of each loader on each number of cores that cells chose.
 
     Columns beside those of the cells: loader_name, of_replay (AU), low, high, blocks. None for a model that
     was measured on one number of cores, or without `replay`.
@@ -54,7 +54,7 @@ def measured(cells: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def au(row: pd.Series) -> pd.Series:
-    """AU of a cell with its 95 % interval, or below six pairs its range."""
+    """Return AU of a cell with its 95 % interval, or below six pairs its range."""
     both = row["repeats"], row["ceiling_repeats"]
     pairs = paired_repeats(*both)[["rate", "other"]].itertuples(index=False, name=None)
     ratio = paired_ratio(pairs)
@@ -64,7 +64,7 @@ def au(row: pd.Series) -> pd.Series:
 
 
 def answers(cells: pd.DataFrame) -> list[Verdict]:
-    """How many cores each loader needs, a verdict a model; none where cores were not varied."""
+    """Return a verdict a model on how many cores each loader needs; none if cores were not varied."""
     au = "AU (accelerator utilization, compute-only over end-to-end time)"
     fed = f"Fed: an {au} of {FED * 100:.0f} % or more."
     return [
@@ -74,19 +74,19 @@ def answers(cells: pd.DataFrame) -> list[Verdict]:
 
 
 def title(panel: pd.DataFrame) -> str:
-    """What a panel trains, without the cores."""
+    """Return what a panel trains, without the cores."""
     return wording.task(panel.iloc[:1].assign(cores_asked=0, variant=""))
 
 
 def fewest(panel: pd.DataFrame) -> dict[str, int | None]:
-    """Loader -> the fewest cores on which it keeps the model fed, the fewest first; None on none of them."""
+    """Return loader -> the fewest cores that keep the model fed, fewest first; None if no number does."""
     fed = panel[panel["low"] >= FED].groupby("loader_name")["cores_asked"].min()
     found = {name: int(fed[name]) if name in fed else None for name in panel["loader_name"].unique()}
     return dict(sorted(found.items(), key=lambda one: (one[1] is None, one[1] or 0, one[0])))
 
 
 def lead(panel: pd.DataFrame) -> str:
-    """The loaders that need the fewest cores, and the best that decodes while it trains, in a few words."""
+    """Return the loaders that need the fewest cores, and the best that decodes while it trains, in short."""
     found, decoding = fewest(panel), panel[~panel["loader"].map(is_decoded).astype(bool)]
     least = next(iter(found.values()))
     if least is None:
@@ -107,17 +107,17 @@ def lead(panel: pd.DataFrame) -> str:
 
 
 def is_decoded(loader: str) -> bool:
-    """Whether a loader reads pixels that were decoded before the training."""
+    """Return whether a loader reads pixels that were decoded before the training."""
     return loader in LOADERS and LOADERS[loader].decoded
 
 
 def nearest(panel: pd.DataFrame) -> list[str]:
-    """The loaders by the highest AU that each reached, the highest first."""
+    """Return the loaders by the highest AU that each reached, highest first."""
     return panel.groupby("loader_name")["of_replay"].max().sort_values(ascending=False).index.tolist()
 
 
 def sentence(panel: pd.DataFrame) -> str:
-    """How many of the measured cores each loader needs."""
+    """Return how many of the measured cores each loader needs."""
     found = fewest(panel)
     fed = [f"by {name} on {needs_in_words(panel, name, n)}" for name, n in found.items() if n is not None]
     never = [name for name in nearest(panel) if found[name] is None]
@@ -133,19 +133,19 @@ def sentence(panel: pd.DataFrame) -> str:
 
 
 def needs_in_words(panel: pd.DataFrame, name: str, cores: int) -> str:
-    """`2 cores`; and that a loader was not measured on fewer, where another was."""
+    """Return such as `2 cores`, noting if the loader was not measured on fewer although others were."""
     fewer = (panel["cores_asked"] < cores).any()
     alone = (panel.loc[panel["loader_name"] == name, "cores_asked"] >= cores).all()
     return wording.plural(cores, "core") + " (not measured on fewer)" * bool(fewer and alone)
 
 
 def n_of(panel: pd.DataFrame) -> str:
-    """How many blocks there are, `n = 3`, or on which cores: `n = 3 on 2 and 16 cores, n = 1 on 4 cores`."""
+    """Return the number of blocks: `n = 3`, or by cores `n = 3 on 2 and 16 cores, n = 1 on 4 cores`."""
     return by_cores(panel, "blocks", "n = ")
 
 
 def by_cores(panel: pd.DataFrame, column: str, before: str = "") -> str:
-    """The values of a column, on which numbers of cores each where they differ."""
+    """Return the values of a column, by numbers of cores if they differ."""
     found: dict[str, list[int]] = {}
     for cores, values in panel.groupby("cores_asked")[column]:
         known = sorted(set(values.dropna()))  # a pass of whole epochs has no number of steps
@@ -156,13 +156,13 @@ def by_cores(panel: pd.DataFrame, column: str, before: str = "") -> str:
 
 
 def with_best(panel: pd.DataFrame, name: str) -> str:
-    """A loader with the highest AU that it reached, and where."""
+    """Return a loader with the highest AU that it reached, and where."""
     best = panel[panel["loader_name"] == name].sort_values("of_replay").iloc[-1]
     return f"{name} (AU {wording.tenths(best['of_replay'])} on {int(best['cores_asked'])} cores)"
 
 
 def section(cells: pd.DataFrame, name: str) -> dict | None:
-    """Tables and figure of AU over cores; None where cores were not varied. name: of the experiment."""
+    """Return tables and figure of AU over cores; None if cores were not varied. name: of the experiment."""
     panels = measured(cells)
     if not panels:
         return None
@@ -173,7 +173,7 @@ def section(cells: pd.DataFrame, name: str) -> dict | None:
 
 
 def table(panel: pd.DataFrame) -> dict:
-    """AU of each loader on each number of cores, those that need the fewest first, then the nearest.
+    """Return AU of each loader on each number of cores, by the fewest that a loader needs, then by AU.
 
     `steps`: how long a pass is, where that differs.
     """
@@ -192,7 +192,7 @@ def table(panel: pd.DataFrame) -> dict:
 
 
 def field(row: pd.Series | None) -> tuple[str, str]:
-    """AU, and smaller its range and n; a dash where it was not measured."""
+    """Return AU, and its range with n; a dash if it was not measured."""
     if row is None:
         return "-", ""
     n = f"n = {int(row['blocks'])}"
@@ -201,7 +201,7 @@ def field(row: pd.Series | None) -> tuple[str, str]:
 
 
 def draw(cells: pd.DataFrame) -> Figure:
-    """AU over cores, a panel a model; a sentence where cores were not varied."""
+    """Draw AU over cores, a panel a model; a sentence if cores were not varied."""
     panels = measured(cells)
     nothing = "Nothing to draw: no model was measured on several numbers of cores."
     names = sorted({name for panel in panels for name in panel["loader_name"]})

@@ -27,7 +27,7 @@ class Rate:
     n: int
 
     def beats(self, other: "Rate") -> bool:
-        """Whether it is faster beyond the spread."""
+        """Return whether it is faster beyond the spread."""
         return min(self.n, other.n) >= 2 and self.low > other.high
 
 
@@ -60,7 +60,7 @@ class Size:
 
 
 def cores_worth(rate: Rate, cpu: dict[int, Rate]) -> tuple[str, float] | None:
-    """As Size.worth, for any rate."""
+    """Return `Size.worth` for any rate."""
     if not cpu:
         return None
     cores = sorted(cpu)
@@ -77,7 +77,7 @@ def cores_worth(rate: Rate, cpu: dict[int, Rate]) -> tuple[str, float] | None:
 
 
 def say_worth(worth: tuple[str, float] | None) -> str:
-    """`6.4 cores`, `less than 1 core`, `more than 16 cores`; `-` if unknown."""
+    """Return `6.4 cores`, `less than 1 core` or `more than 16 cores`; `-` if unknown."""
     if worth is None:
         return "-"
     sign, cores = worth
@@ -87,7 +87,7 @@ def say_worth(worth: tuple[str, float] | None) -> str:
 
 
 def sizes(points: pd.DataFrame) -> list[Size]:
-    """The image sizes of one machine's points, ascending; warm page cache and the usual batch size only."""
+    """Return the image sizes of a machine's points, ascending; warm page cache and usual batch size only."""
     rows = decoding_tables.measured(points)
     rows = rows[(rows["cache"] == "warm") & rows["main"].astype(bool)]
     found = []
@@ -119,7 +119,7 @@ def on_most_cores(rates: dict[int, Rate]) -> tuple[int, Rate]:
 
 
 def best(rows: pd.DataFrame) -> Rate | None:
-    """The row with the highest median as a Rate."""
+    """Return the row with the highest median as a Rate; None without rows."""
     if rows.empty:
         return None
     row = rows.loc[rows["images_per_s"].idxmax()]
@@ -128,7 +128,7 @@ def best(rows: pd.DataFrame) -> Rate | None:
 
 
 def answer(points: pd.DataFrame) -> list[str]:
-    """The sentences under the figure, for one machine's points: when the GPU pays, and what strips change."""
+    """Return the sentences under one machine's figure: when the GPU pays, and what strips change."""
     found = sizes(points)
     if not found:
         return ["No decoder has a finished measurement, so there is nothing to compare."]
@@ -145,7 +145,7 @@ def answer(points: pd.DataFrame) -> list[str]:
 
 
 def _pays(node: str, found: Sequence[Size]) -> str:
-    """From which image size on the GPU is faster than each number of cores, and who is faster below."""
+    """Return from which image size the GPU beats each number of cores, and which decoders win below."""
     counts = sorted({cores for size in found if size.gpu for cores in size.cpu}, reverse=True)
     pays: dict[str, list[int]] = {}
     for cores in counts:
@@ -164,7 +164,7 @@ def _pays(node: str, found: Sequence[Size]) -> str:
 
 
 def _where(wins: Sequence[tuple[Size, bool]]) -> str:
-    """At which sizes something holds, such as `from 256 pixels a side on`; sizes ascend."""
+    """Return at which sizes something holds, such as `from 256 pixels a side on`; sizes ascend."""
     won = [size for size, holds in wins if holds]
     if not won:
         return "at no size measured"
@@ -176,7 +176,7 @@ def _where(wins: Sequence[tuple[Size, bool]]) -> str:
 
 
 def _worths(found: Sequence[Size]) -> list[str]:
-    """How many cores the GPU is worth, size by size."""
+    """Return how many cores the GPU is worth at each size."""
     known = [size for size in found if size.worth]
     if not known:
         return []
@@ -185,7 +185,7 @@ def _worths(found: Sequence[Size]) -> list[str]:
 
 
 def _ties(found: Sequence[Size]) -> list[str]:
-    """Where GPU and CPU cannot be told apart."""
+    """Return where GPU and CPU are not distinguishable."""
     by_cores: dict[int, list[Size]] = {}
     for size in found:
         for cores, cpu in size.cpu.items():
@@ -198,7 +198,7 @@ def _ties(found: Sequence[Size]) -> list[str]:
 
 
 def _strips(found: Sequence[Size]) -> list[str]:
-    """What strips add to the answer."""
+    """Return what strips change about the answer."""
     ours = [size for size in found if size.strips and rival(size)]
     if not ours:
         return []
@@ -224,7 +224,7 @@ def _strips(found: Sequence[Size]) -> list[str]:
 
 
 def _strips_without_gpu(size: Size) -> list[str]:
-    """What strips reach on the CPU's cores, at one image size."""
+    """Return what strips reach on the CPU's cores, at one image size."""
     if not size.strips_cpu or not size.cpu:
         return []
     cores, ours = on_most_cores(size.strips_cpu)
@@ -239,13 +239,13 @@ def _strips_without_gpu(size: Size) -> list[str]:
 
 
 def rival(size: Size) -> Rate | None:
-    """The fastest decoder of single files at this size, on whatever it needs."""
+    """Return the fastest decoder of single files at this size, on whatever it needs."""
     rates = [rate for rate in (size.gpu, *size.cpu.values()) if rate]
     return max(rates, key=lambda rate: rate.median, default=None)
 
 
 def _without_gpu(node: str, found: Sequence[Size]) -> str:
-    """What can be said where no GPU decoder was measured."""
+    """Return what can be said without a measured GPU decoder."""
     fastest = [(size, *on_most_cores(size.cpu)) for size in found if size.cpu]
     if not fastest:
         return f"{node} neither a GPU decoder nor a CPU decoder of single files was measured."
@@ -261,10 +261,10 @@ def _without_gpu(node: str, found: Sequence[Size]) -> str:
 
 
 def _cores(counts: Sequence[int]) -> str:
-    """`16 and 8 cores`, `1 core`."""
+    """Return numbers of cores, such as `16 and 8 cores` or `1 core`."""
     return f"{listing(counts)} core{'' if list(counts) == [1] else 's'}"
 
 
 def _pixels(found: Sequence[Size]) -> str:
-    """`64 and 128 pixels a side`."""
+    """Return sizes, such as `64 and 128 pixels a side`."""
     return f"{listing(size.label for size in found)} pixels a side"

@@ -28,7 +28,7 @@ DECODING = (
 
 
 def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
-    """What the template shows of a sweep; None for an experiment that neither has nor plans one.
+    """Return what the template shows of a sweep; None for an experiment that neither has nor plans one.
 
     paths: sweeps of all experiments, <experiment>/<decoder>.json. planned: decoders of this one's sweep.
     """
@@ -45,7 +45,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
 
 
 def _shown_machine(rows: pd.DataFrame, prefix: str) -> dict:
-    """Sentences, pictures and tables of one machine's points."""
+    """Return sentences, pictures and tables of one machine's points."""
     found, pictures = crossover.sizes(rows), []
     sentences = crossover.answer(rows)
     if found:
@@ -69,7 +69,7 @@ def _shown_machine(rows: pd.DataFrame, prefix: str) -> dict:
 
 
 def say_threads(rows: pd.DataFrame) -> str:
-    """What `cores` counts, where it may be more than the physical ones; empty where it is not."""
+    """Return what `cores` counts, if there may be fewer physical cores; else empty."""
     counts = decoding_tables.measured(rows)[["cores", "physical_cores"]].astype("Int64").drop_duplicates()
     known = counts.dropna().sort_values("cores")
     shared = known[known["physical_cores"] < known["cores"]]
@@ -82,7 +82,7 @@ def say_threads(rows: pd.DataFrame) -> str:
 
 
 def _title(rows: pd.DataFrame) -> str:
-    """The machine, its versions and its nodes."""
+    """Return the machine, its versions and its nodes."""
     first, nodes = rows.iloc[0], decoding_tables.nodes(rows)
     named = wording.listing(nodes)
     on = f"on {named}" if len(nodes) == 1 else f"on {len(nodes)} nodes alike ({named})"
@@ -105,13 +105,13 @@ def _row(size: Size, counts: list[int], without_gpu: int | None, rows: pd.DataFr
 
 
 def _buffers(rows: pd.DataFrame) -> list[str]:
-    """`dali_gpu 350 MiB`, the most that each decoder's library held beside torch's own memory."""
+    """Return such as `dali_gpu 350 MiB`, the most that each decoder's library held beside torch."""
     most = rows[rows["kind"] != "cpu"].groupby("decoder")["buffers_mib"].max().dropna()
     return [f"{decoder} {mib:,.0f} MiB" for decoder, mib in most.items()]
 
 
 def _grouped(troubles: pd.DataFrame) -> list[dict]:
-    """Troubles with the same sentence together."""
+    """Return the troubles, those with the same sentence together."""
     groups = troubles.groupby(["status", "sentence"], sort=True)["decoder"]
     return [
         {"status": status, "sentence": sentence, "who": wording.listing(dict.fromkeys(decoders))}
@@ -132,7 +132,7 @@ GRID = "#E4E4E4"
 
 
 def draw_crossover(points: pd.DataFrame) -> Figure:
-    """Pixels a second against the side of the image: GPU decoders, strips, the best CPU decoder a core count.
+    """Draw pixels a second against image size: GPU decoders, strips, best CPU decoder by cores.
 
     Below each size stands how many cores the best GPU decoder is worth there.
     """
@@ -168,7 +168,7 @@ def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
 
 
 def _machine(rows: pd.DataFrame) -> str:
-    """What tells machines apart, in two lines."""
+    """Return what distinguishes a machine from others, in two lines."""
     first = rows.iloc[0]
     driver = "" if pd.isna(first["driver"]) else f"driver {first['driver']}, "
     n = wording.rounded_ends(decoding_tables.measured(rows)["n"], 6)
@@ -182,7 +182,7 @@ def _tick(size: Size) -> str:
 
 
 def _series(rows: pd.DataFrame, found: list[Size]) -> list[tuple[list[tuple[float, Rate]], str, dict]]:
-    """What is drawn: [(side, rate)], its name and its look; the best of all last, so that it is on top."""
+    """Return what is drawn: [(side, rate)], its name and its look; the best comes last, and on top."""
     counts = sorted({cores for size in found for cores in size.cpu})
     drawn = []
     for rank, cores in enumerate(counts):
@@ -206,7 +206,7 @@ def _series(rows: pd.DataFrame, found: list[Size]) -> list[tuple[list[tuple[floa
 
 
 def _gpu_series(rows: pd.DataFrame) -> list[tuple[list[tuple[float, Rate]], str, dict]]:
-    """Every GPU decoder, the slowest first."""
+    """Return the series of each GPU decoder, the slowest first."""
     ours = decoding_tables.measured(rows)
     ours = ours[(ours["kind"] == "gpu") & (ours["cache"] == "warm") & ours["main"].astype(bool)]
     speed = ours.groupby("decoder")["megapixels_per_s"].mean().sort_values(ascending=False)
@@ -220,7 +220,7 @@ def _gpu_series(rows: pd.DataFrame) -> list[tuple[list[tuple[float, Rate]], str,
 
 
 def _name_lines(axis: Axes, names: Sequence[tuple[float, float, str, str]]) -> None:
-    """Names on the right of the axis, at the height of the line's end or as near as there is room."""
+    """Write names on the right of the axis, as near to the ends of their lines as there is room."""
     to_share = axis.transAxes.inverted()
     ends = np.array([to_share.transform(axis.transData.transform(name[:2]))[1] for name in names])
     order = np.argsort(ends)
@@ -233,7 +233,7 @@ def _name_lines(axis: Axes, names: Sequence[tuple[float, float, str, str]]) -> N
 
 
 def draw_decoding(points: pd.DataFrame) -> Figure:
-    """Panels below each other, one a dataset: images per second against batch size, and warm against cold.
+    """Draw panels for each dataset: images per second against batch size, and warm against cold.
 
     Each machine has its name above its panels if there are several.
     """
@@ -262,7 +262,7 @@ def draw_decoding(points: pd.DataFrame) -> Figure:
 
 
 def _decoding_panels(rows: pd.DataFrame) -> list[tuple[pd.DataFrame, Callable, float]]:
-    """What `draw_decoding` has to show of one machine: the rows of a panel, who draws it, its height."""
+    """Return what `draw_decoding` draws of one machine: rows of a panel, drawing function, height."""
     # on the most cores of each decoder, where batch sizes and page caches are measured
     rows = rows[rows["cores"] == rows.groupby("decoder")["cores"].transform("max")]
     batches = _panels_of(rows[rows["cache"] == "warm"], "batch_size")
@@ -274,7 +274,7 @@ def _decoding_panels(rows: pd.DataFrame) -> list[tuple[pd.DataFrame, Callable, f
 
 
 def _panels_of(rows: pd.DataFrame, column: str) -> list[pd.DataFrame]:
-    """A table a dataset, of the decoders that have several values of this column there."""
+    """Return a table a dataset, of the decoders that have several values of this column there."""
     groups = (same for _, same in rows.groupby(["side", "dataset"], sort=True))
     several = (same[same.groupby("decoder")[column].transform("nunique") > 1] for same in groups)
     return [panel for panel in several if len(panel)]

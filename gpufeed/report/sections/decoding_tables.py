@@ -24,7 +24,7 @@ SAME_MACHINE = ["gpu", "cpu", "node_cores", "driver", "stack", "torch"]
 
 
 def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(points, troubles) of sweep files; columns: COLUMNS and TROUBLE_COLUMNS.
+    """Read sweep files into (points, troubles); columns: COLUMNS and TROUBLE_COLUMNS.
 
     side: of a square of as many pixels as an image has, in the mean where sizes differ. kind: `gpu`
     for a decoder that decodes on one, `strips`, `strips_cpu`, else `cpu`. main: whether the batch has the
@@ -101,30 +101,30 @@ def _troubles(sweep: dict) -> list[dict]:
 
 
 def measured(points: pd.DataFrame) -> pd.DataFrame:
-    """The points that have rates."""
+    """Return the points that have rates."""
     return points[(points["status"] == "done") & (points["n"] > 0)]
 
 
 def machines(points: pd.DataFrame) -> list[pd.DataFrame]:
-    """The points of each machine, one node or several alike (SAME_MACHINE): never compared across."""
+    """Return the points of each machine, or of several alike nodes (SAME_MACHINE): no others compare."""
     return [rows for _, rows in points.groupby(SAME_MACHINE, sort=False, dropna=False)]
 
 
 def nodes(points: pd.DataFrame) -> list[str]:
-    """The nodes in order: their names, which several may share, and their machines where these are known."""
+    """Return the sorted names of the nodes, each with its machine if that is known."""
     named = zip(points["node"], points["machine"], strict=True)
     return sorted({f"{node} ({machine})" if isinstance(machine, str) else node for node, machine in named})
 
 
 def pixel_size(row: pd.Series) -> str:
-    """`64 x 48`, the width and height of a point's images, or that they differ."""
+    """Return such as `64 x 48`, the width and height of a point's images, or that they differ."""
     if pd.isna(row["height"]):
         return f"mixed sizes, as many pixels as {row['side']:g} x {row['side']:g} in the mean"
     return f"{row['width']} x {row['height']}"
 
 
 def hardware(points: pd.DataFrame) -> str:
-    """One machine in words, such as `NVIDIA H200, 16 cores of Intel(R) Xeon(R) Platinum 8480C`."""
+    """Return one machine in words, such as `NVIDIA H200, 16 cores of Intel(R) Xeon(R) Platinum 8480C`."""
     first = points.iloc[0]
     cores = f"{wording.plural(int(first['node_cores']), 'core')} of {first['cpu']}"
     return cores if pd.isna(first["gpu"]) else f"{first['gpu']}, {cores}"

@@ -41,7 +41,7 @@ class GateRow:
 
 
 def rows(paths: Iterable[Path], measured: pd.DataFrame) -> list[GateRow]:
-    """A row for each loader and dataset of `measured`, in their order, and for each machine that judged it.
+    """Return a row for each loader and dataset of `measured`, in order, and for each machine that judged it.
 
     paths: verdict files, <dataset>/<loader>/<settings>.json; those of other loaders are left out.
     measured: columns dataset and loader.
@@ -60,7 +60,7 @@ def rows(paths: Iterable[Path], measured: pd.DataFrame) -> list[GateRow]:
 
 
 def judged(paths: list[Path]) -> list[GateRow]:
-    """The verdicts on one loader and dataset, a row a machine and version; a file that is none says so."""
+    """Return the verdicts on one loader and dataset, a row a machine and version, unreadable files too."""
     verdicts, damaged = [], []
     for path in paths:
         try:
@@ -73,13 +73,13 @@ def judged(paths: list[Path]) -> list[GateRow]:
 
 
 def machine(verdict: Verdict) -> str:
-    """What the loader brought its samples to: the GPU's model, or the CPU's."""
+    """Return the model of the GPU that the loader brought its samples to, or of the CPU."""
     gpu = verdict.environment["gpu"]
     return gpu["name"] if gpu else verdict.environment["cpu"]
 
 
 def row(verdicts: list[Verdict]) -> GateRow:
-    """Verdicts of one machine on the settings of one loader; the status is the worst."""
+    """Return the row of one machine's verdicts on a loader; the status is the worst."""
     first = verdicts[0]
     found = {verdict.status for verdict in verdicts}
     pixels = first.pixels
@@ -137,7 +137,7 @@ def windows(verdicts: list[Verdict]) -> list[str]:
 
 
 def by_others(verdicts: list[Verdict]) -> str:
-    """How many images, over all settings, other decoders had to decode; empty if there were none."""
+    """Return how many images other decoders had to decode, over all settings; empty if none."""
     known = [verdict.loading for verdict in verdicts if verdict.loading]
     others: Counter[str] = Counter()
     for loading in known:
@@ -148,14 +148,14 @@ def by_others(verdicts: list[Verdict]) -> str:
 
 
 def compared(verdicts: list[Verdict]) -> str:
-    """How much was looked at, over all settings."""
+    """Return how much was compared, over all settings."""
     epochs, images = sum(one.epochs for one in verdicts), sum(one.compared for one in verdicts)
     settings = plural(len(verdicts), "setting")
     return f"{images:,} images in {plural(epochs, 'epoch')}, {settings}"
 
 
 def troubles(verdicts: list[Verdict]) -> tuple[tuple[str, str], ...]:
-    """(settings, sentence) of what did not pass; settings with one sentence are counted together."""
+    """Return (settings, sentence) of what did not pass; settings with one sentence are counted together."""
     failed, said = [one for one in verdicts if one.status != "passed"], []
     for sentence, ones in grouped(failed, lambda one: one.sentence or "no reason was recorded").items():
         more = f" and {plural(len(ones) - 1, 'more setting')}" if len(ones) > 1 else ""

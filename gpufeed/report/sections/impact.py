@@ -30,7 +30,7 @@ CAPTION = (
 
 
 def section(cells: pd.DataFrame, plan: Mapping | None, name: str) -> dict | None:
-    """What the page shows of an experiment's changes; None if it plans none.
+    """Return what the page shows of an experiment's changes; None if it plans none.
 
     cells: of this experiment, as `tables.cells` makes them. plan: a gpufeed.core.plan_impact.Impact as a
     dict. name: of the experiment. Changes of which a cell has no finished repeat are counted in `missing`.
@@ -56,7 +56,7 @@ def section(cells: pd.DataFrame, plan: Mapping | None, name: str) -> dict | None
 
 
 def compared(rows: pd.DataFrame, changes: list[Mapping]) -> list[dict]:
-    """The changes whose two cells are among `rows`, of one machine, in the order of the plan."""
+    """Return the changes whose two cells are among `rows`, of one machine, in the order of the plan."""
     found = []
     for change in changes:
         before, after = cell(rows, change["before"]), cell(rows, change["after"])
@@ -68,7 +68,7 @@ def compared(rows: pd.DataFrame, changes: list[Mapping]) -> list[dict]:
 
 
 def cell(rows: pd.DataFrame, axes: Mapping) -> pd.Series | None:
-    """The row with these axes, whatever its dataset; None if it was not measured."""
+    """Return the row with these axes, whatever its dataset; None if it was not measured."""
     wanted = {name: value for name, value in axes.items() if name not in ("dataset", "smallest_batch_size")}
     wanted |= {"overrides": "; ".join(axes["overrides"]), "step_limit": wanted.pop("steps")}
     wanted["cores_asked"] = wanted.pop("cores") or 0
@@ -83,7 +83,7 @@ def cell(rows: pd.DataFrame, axes: Mapping) -> pd.Series | None:
 
 
 def value(change: Mapping, side: str, other: str) -> str:
-    """What the changed axis is on one side, in words."""
+    """Return what the changed axis is on one side, in words."""
     axis, own, others = change["axis"], change[side][change["axis"]], change[other][change["axis"]]
     if axis == "overrides":
         return ", ".join(text for text in own if text not in others) or "default"
@@ -93,7 +93,7 @@ def value(change: Mapping, side: str, other: str) -> str:
 
 
 def worth(before: pd.Series, after: pd.Series) -> dict:
-    """The verdict on two cells, and the factor with low and high, as numbers and in words."""
+    """Return the verdict on two cells, and the factor with low and high, as numbers and in words."""
     side = standing(after, before)
     found = {"factor": side.ratio.median, "low": side.bounds[0], "high": side.bounds[1]}
     if {"disturbed", BUSY} & {before["against_ceiling"], after["against_ceiling"]}:
@@ -111,7 +111,7 @@ def worth(before: pd.Series, after: pd.Series) -> dict:
 
 
 def numbers(row: pd.Series) -> dict[str, str | int]:
-    """Epoch, rate and stall of a cell with their ranges, in words, and n."""
+    """Return epoch, rate and stall of a cell with their ranges, in words, and n."""
     found: dict[str, str | int] = {"n": int(row["n_repeats"])}
     for name, (column, say) in NUMBERS.items():
         found[name] = say(row[column])
@@ -127,7 +127,7 @@ NUMBERS = {  # of a cell: (column of the table of cells, how it is said)
 
 
 def sentence(changes: list[dict]) -> str:
-    """The changes that are worth most, those that cost, and how many are not shown to differ."""
+    """Return the changes that are worth most, those that cost, and how many are not shown to differ."""
     faster, slower = (
         sorted((row for row in changes if row["verdict"] in verdicts), key=lambda row: sign * row["factor"])
         for verdicts, sign in (((FASTER, ABOVE), -1), ((SLOWER, BELOW), 1))
@@ -152,7 +152,7 @@ def _named(row: Mapping) -> str:
 
 
 def judged(rows: pd.DataFrame, goals: list[Mapping]) -> list[dict]:
-    """The goals whose cells are among `rows`: answer and sentence, by the whole interval or range."""
+    """Return the goals whose cells are among `rows`: answer and sentence, by the whole interval or range."""
     found = []
     for goal in goals:
         ours = cell(rows, goal["cell"])
@@ -166,7 +166,7 @@ def judged(rows: pd.DataFrame, goals: list[Mapping]) -> list[dict]:
 
 
 def within(row: pd.Series, goal: Mapping) -> dict:
-    """Whether an epoch of the cell is short enough."""
+    """Judge whether an epoch of the cell is short enough."""
     limit, few = goal["epoch_s"], row["n_repeats"] < 2
     own = numbers(row)
     return {
@@ -180,7 +180,7 @@ def within(row: pd.Series, goal: Mapping) -> dict:
 
 
 def ahead(row: pd.Series, other: pd.Series, goal: Mapping) -> dict:
-    """Whether the cell is so many times as fast as the other."""
+    """Judge whether the cell is so many times as fast as the other."""
     lead, own, over = worth(other, row), numbers(row), numbers(other)
     n = min(row["n_repeats"], other["n_repeats"])
     return {
@@ -195,7 +195,7 @@ def ahead(row: pd.Series, other: pd.Series, goal: Mapping) -> dict:
 
 
 def answer(reached: bool, missed: bool, rows: list[pd.Series]) -> str:
-    """Open where the range does not settle it, where a cell has one repeat, or a disturbed one."""
+    """Return OPEN if the range does not settle it, or a cell has one repeat or a disturbed one."""
     sound = all(row["n_repeats"] > 1 and row["against_ceiling"] not in ("disturbed", BUSY) for row in rows)
     if not sound or not (reached or missed):
         return OPEN
@@ -210,22 +210,22 @@ STEPS, MOST_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2), 7
 
 
 def factors(machines: list[dict]) -> Figure:
-    """One panel a machine, one row a change; machines: of `impact.section`, each with a row at least."""
+    """Draw a panel a machine, a row a change. machines: of `impact.section`, each with a row at least."""
     return style.panels(machines, _panel, _height, head=REST_IN)
 
 
 def _height(machine: dict) -> float:
-    """Inches of a panel, in which the longest name of a change does not reach into the next row."""
+    """Return the height of a panel in inches, by the longest name of a change."""
     return style.rows_in([row["change"] for row in machine["rows"]], words(machine))
 
 
 def words(machine: dict) -> list[str]:
-    """Factor and verdict of each change."""
+    """Return factor and verdict of each change."""
     return [f"{wording.ratio(row['factor'])} {row['verdict']}" for row in machine["rows"]]
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Factors from low to high: of TICKS, or where one would be alone, by the finest of STEPS that is few."""
+    """Return factors from low to high: of TICKS, or if fewer than two, by the finest of STEPS that is few."""
     found = [tick for tick in TICKS if low <= tick <= high]
     if len(found) > 1:
         return found

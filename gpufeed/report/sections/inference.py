@@ -24,7 +24,7 @@ CAPTION = (
 
 
 def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
-    """What the template shows of an experiment's models in use; None if it neither has nor plans any.
+    """Return what the template shows of an experiment's models in use; None if it neither has nor plans any.
 
     paths: measurements of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose models
     are to be measured.
@@ -57,7 +57,7 @@ def add_troubles(documents: Documents, found: Mapping) -> None:
 
 
 def model(found: Mapping) -> dict:
-    """Sentences and table of one measurement that is done."""
+    """Return sentences and table of one measurement that is done."""
     rows = done(found)
     notes = {row["note"]: None for row in rows.values() if row["note"]}
     settings, images = found["settings"], max((row["images"] for row in rows.values()), default=0)
@@ -78,7 +78,7 @@ def model(found: Mapping) -> dict:
 
 
 def line(row: Mapping, rows: Mapping, sizes: Sequence[int], notes: Sequence[str]) -> dict:
-    """A row of a measurement, and what is beside it: rates as (own, factor over eager) by batch."""
+    """Return a row of a measurement, and what is beside it: rates as (own, factor over eager) by batch."""
     eager = rival(rows, row["precision"])
     peaks = [one["peak_gpu_mib"] for one in row["setup"] if one["peak_gpu_mib"] is not None]
     rates = [(rate(row, batch), eager and rate(eager, batch)) for batch in sizes]
@@ -100,7 +100,7 @@ NOTHING = "Nothing to draw: no backend of any model has been measured."
 
 
 def draw(measurements: Sequence[Mapping]) -> Figure:
-    """Panels of the measurements that have a row that is done."""
+    """Draw panels for the measurements that have a row that is done."""
     drawn = [found for found in measurements if done(found)]
     if not drawn:
         return style.sentence_figure(NOTHING)
@@ -122,7 +122,7 @@ def draw(measurements: Sequence[Mapping]) -> Figure:
 
 
 def _look(number: int) -> dict[str, str]:
-    """The bars of the batch size of that number."""
+    """Return the look of the bars of a batch size, by its number."""
     colours = style.LINE_COLOURS
     return {"color": colours[number % len(colours)], "hatch": HATCHES[number % len(HATCHES)]}
 

@@ -19,12 +19,12 @@ QUANTILES = ("median", "p90", "p99")
 
 
 def done(found: Mapping) -> dict[tuple[str, str], Mapping]:
-    """Rows that were measured to the end, by (backend, precision)."""
+    """Return the rows that were measured to the end, by (backend, precision)."""
     return finished(found, "backend", "precision")
 
 
 def rival(rows: Mapping[tuple[str, str], Mapping], precision: str) -> Mapping | None:
-    """The eager row that a row of this precision is compared with; None if it was not measured.
+    """Return the eager row that rows of this precision are compared with; None if not measured.
 
     That of the same precision; of an 8-bit one that of bf16, which the rest of such a model has on a GPU, or
     else fp32.
@@ -35,28 +35,28 @@ def rival(rows: Mapping[tuple[str, str], Mapping], precision: str) -> Mapping | 
 
 
 def rate(row: Mapping, batch: int) -> Mapping[str, float] | None:
-    """Median, min and max of a row's images a second at this batch; None if it has none."""
+    """Return median, min and max of a row's images a second at this batch; None if it has none."""
     return next((entry["images_per_s"] for entry in row["throughput"] if entry["batch"] == batch), None)
 
 
 def batches(found: Mapping) -> list[int]:
-    """Batch sizes, the smallest first."""
+    """Return batch sizes, the smallest first."""
     return sorted(found["settings"]["batch_sizes"])
 
 
 def title(found: Mapping) -> str:
-    """Which model, such as `vit_tiny on tiny_imagenet`."""
+    """Return model and dataset, such as `vit_tiny on tiny_imagenet`."""
     return f"{found['cell']['model']} on {found['cell']['dataset']}"
 
 
 def machine(found: Mapping) -> str:
-    """Where it was measured, such as `NVIDIA H200, torch 2.11.0`."""
+    """Return where it was measured, such as `NVIDIA H200, torch 2.11.0`."""
     on_gpu = bool(found["resolved"]) and found["resolved"]["device"] == "cuda"
     return wording.measured_on(found["environment"], on_gpu)
 
 
 def table(paths: Iterable[str | Path]) -> pd.DataFrame:
-    """One row a model, backend and precision, in the order of the paths.
+    """Return one row a model, backend and precision, in the order of the paths.
 
     A measurement that was not made has one row with its status and sentence. Raises GpufeedError for a
     damaged one.
@@ -77,7 +77,7 @@ def table(paths: Iterable[str | Path]) -> pd.DataFrame:
 
 
 def flat(row: Mapping, sizes: Iterable[int], eager: Mapping | None) -> dict[str, Any]:
-    """A row without nesting; eager: what its rates are divided by."""
+    """Return a row without nesting; eager: what its rates are divided by."""
     values = {key: row[key] for key in (*COLUMNS, *DIFFERENCES)}
     for clock in ("host_ms", "device_ms"):
         times = (row["latency"] or {}).get(clock) or {}
@@ -106,7 +106,7 @@ class Speed:
 
 
 def sentences(found: Mapping) -> list[str]:
-    """All that one measurement says of 8 bits: speed by batch, latency, accuracy; a sentence each."""
+    """Return what a measurement says of 8 bits: speed by batch, latency, accuracy; a sentence each."""
     rows, said = done(found), []
     for precision in EIGHT_BIT:
         if not any(kind == precision for _, kind in rows):
@@ -121,7 +121,7 @@ def sentences(found: Mapping) -> list[str]:
 
 
 def headline(found: Mapping) -> str:
-    """The fastest row at the largest batch and with one image, and which others it is not told apart from.
+    """Return the fastest row at the largest batch and with one image, and rows as fast as far as known.
 
     The factor over eager fp32 stands only where it is ahead of that by more than MATTERS. Empty without rows.
     """
@@ -140,7 +140,7 @@ def headline(found: Mapping) -> str:
 
 
 def standing(best: Speed, all_: list[Speed]) -> str:
-    """How the row with the highest median stands to the others."""
+    """Return how the row with the highest median stands to the others."""
     near = [other.name for other in all_ if other != best and not ahead(best, other)]
     if not near:
         return "is fastest"
@@ -149,7 +149,7 @@ def standing(best: Speed, all_: list[Speed]) -> str:
 
 
 def verdict(rows: Mapping, precision: str, where: str, speed: Callable[[Mapping], Speed | None]) -> str:
-    """The fastest row of this precision against the fastest of more than 8 bits; empty without both."""
+    """Compare the fastest row of this precision with the fastest of more than 8 bits; empty without both."""
     ours = fastest(rows, speed, lambda kind: kind == precision)
     others = fastest(rows, speed, lambda kind: kind not in EIGHT_BIT)
     if ours is None or others is None:
@@ -168,23 +168,23 @@ def verdict(rows: Mapping, precision: str, where: str, speed: Callable[[Mapping]
 
 
 def ahead(one: Speed, other: Speed) -> bool:
-    """Whether all of one's range lies beyond MATTERS above the other's: one process each, so no interval."""
+    """Return whether one range lies beyond MATTERS above the other; one process each gives no interval."""
     return one.low > MATTERS * other.high
 
 
 def fastest(rows: Mapping, speed: Callable, wanted: Callable[[str], bool]) -> Speed | None:
-    """The fastest of the rows whose precision is wanted."""
+    """Return the fastest of the rows whose precision is wanted."""
     chosen = {key: row for key, row in rows.items() if wanted(key[1])}
     return max(speeds(chosen, speed), key=lambda found: found.value, default=None)
 
 
 def speeds(rows: Mapping, speed: Callable) -> list[Speed]:
-    """Of the rows that have one."""
+    """Return the speeds of the rows that have one."""
     return [found for row in rows.values() if (found := speed(row))]
 
 
 def throughput(row: Mapping, batch: int) -> Speed | None:
-    """Images a second, with the range of the rounds."""
+    """Return images a second, with the range of the rounds."""
     found = rate(row, batch)
     if found is None:
         return None
@@ -193,7 +193,7 @@ def throughput(row: Mapping, batch: int) -> Speed | None:
 
 
 def latency(row: Mapping) -> Speed | None:
-    """Calls a second with one image; of the spread the slow tenth is known, which counts on both sides."""
+    """Return calls a second with one image; both ends of the range use the known slow tenth."""
     if row["latency"] is None:
         return None
     times = row["latency"]["host_ms"]
@@ -204,12 +204,12 @@ def latency(row: Mapping) -> Speed | None:
 
 
 def row_name(row: Mapping) -> str:
-    """What a row is called in a sentence."""
+    """Return the name of a row in a sentence."""
     return row["backend"] if row["precision"] in EIGHT_BIT else f"{row['backend']} {row['precision']}"
 
 
 def accuracies(rows: Mapping, precision: str) -> list[str]:
-    """How far the accuracy of each row of this precision is from bf16, or else fp32."""
+    """Return how far the accuracy of each row of this precision is from bf16, or else fp32."""
     said = []
     for (_, kind), row in rows.items():
         reference = "bf16" if row["over_bf16"] is not None else "fp32"

@@ -34,12 +34,12 @@ FUSED = ("extension", "epilogue")  # gpufeed.native', which the sentences are ab
 
 
 def named(row: Mapping) -> str:
-    """What a row measured, and its sizes, in words."""
+    """Return what a row measured, and its sizes, in words."""
     return f"{SHOWN[row['work'], row['form']]} at {row['rows']} x {row['columns']}"
 
 
 def shown(found: dict, lines: Iterable[Mapping], prefix: str) -> dict:
-    """Sentences, claims, the figure and the table of one benchmark. prefix: of the figure's ids."""
+    """Return sentences, claims, the figure and the table of one benchmark. prefix: of the figure's ids."""
     done = finished(found, "work", "form", "implementation", "columns")
     settings = found["settings"]
     return {
@@ -51,7 +51,7 @@ def shown(found: dict, lines: Iterable[Mapping], prefix: str) -> dict:
 
 
 def sentences(done: ActivationRows, columns: Sequence[int]) -> list[str]:
-    """A sentence a work and form that somebody did."""
+    """Return a sentence for each work and form that was measured."""
     said = [
         (say_share if work in YARDSTICKS else say_winners)(done, work, form, columns) for work, form in SHOWN
     ]
@@ -59,7 +59,7 @@ def sentences(done: ActivationRows, columns: Sequence[int]) -> list[str]:
 
 
 def say_share(done: ActivationRows, work: str, form: str, columns: Sequence[int]) -> str:
-    """The extension's share of its yardstick at every width, and its lead over torch's ways."""
+    """Return the extension's share of its yardstick at every width, and its lead over torch's ways."""
     rows = {width: row for width in columns if (row := done.get((work, form, "extension", width)))}
     if not rows:
         return ""
@@ -77,13 +77,13 @@ def say_share(done: ActivationRows, work: str, form: str, columns: Sequence[int]
 
 
 def say_winners(done: ActivationRows, work: str, form: str, columns: Sequence[int]) -> str:
-    """Who is fastest at each width, by how much, and where that cannot be told."""
+    """Return which is fastest at each width, by how much, and where that is uncertain."""
     parts = [part for width in columns if (part := winner(done, work, form, width))]
     return f"{wording.capital(WORKS[work])}, {form}: {'; '.join(parts)}." if parts else ""
 
 
 def winner(done: ActivationRows, work: str, form: str, width: int) -> str:
-    """Who is fastest at one width; empty where fewer than two were measured."""
+    """Return who is fastest at one width; empty where fewer than two were measured."""
     rows = [row for name in WHO if (row := done.get((work, form, name, width)))]
     if len(rows) < 2:
         return ""
@@ -103,7 +103,7 @@ def winner(done: ActivationRows, work: str, form: str, width: int) -> str:
 
 
 def table(done: ActivationRows, settings: dict) -> dict:
-    """All works by everybody, a column a width."""
+    """Return the table of all works and implementations, a column a width."""
     caption = (
         f"{settings['rows']:,} rows in {settings['dtype']}; at most {settings['launches']} launches, "
         f"{settings['flush_mib']} MiB written before each. The block around the MLP has a fourth of the "
@@ -115,7 +115,7 @@ def table(done: ActivationRows, settings: dict) -> dict:
 
 
 def cell(row: Mapping) -> dict:
-    """One measurement in words, the first the most important."""
+    """Return one measurement in words, the first the most important."""
     time = f"{row['ms_median']:.3g} ms ({row['ms_q1']:.3g} to {row['ms_q3']:.3g})"
     call = f"{row['call_ms']:.3g} ms a call"
     if row["yardstick"] is None:
@@ -141,7 +141,7 @@ SHORT = WORKS | {  # what fits above a panel
 
 
 def draw(done: ActivationRows, settings: Mapping) -> Figure:
-    """Panels that have a time. done: see `ActivationRows`."""
+    """Draw a panel for each work and form with a time. done: see `ActivationRows`."""
     panels = [key for key in SHOWN if any(found[:2] == key for found in done)]
     names = [name for name in WHO if any(found[2] == name for found in done)]
     legend = {"handles": style.patches((*LOOKS[name], WHO[name]) for name in names), "ncols": 3}
@@ -184,7 +184,7 @@ def _panel(axis: Axes, done: ActivationRows, work: str, form: str, columns: list
 
 
 def _value(row: Mapping) -> tuple[float, float, float]:
-    """(median, low, high) of what a panel shows of a row: its share, or else its TFLOP/s."""
+    """Return (median, low, high) of what a panel shows of a row: its share, or else its TFLOP/s."""
     if row["yardstick"] is None:
         return tuple(row["flops"] / row[f"ms_{end}"] / 1e9 for end in ("median", "q3", "q1"))
     return astuple(kernel_claims.of_copy(row))

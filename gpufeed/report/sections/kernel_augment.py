@@ -28,12 +28,12 @@ INTRO = (
 
 
 def named(row: Mapping) -> str:
-    """What a row measured, and its sizes, in words."""
+    """Return what a row measured, and its sizes, in words."""
     return f"{TITLES[row['work']]} at batch {row['batch_size']} of {row['size']} px"
 
 
 def shown(found: dict, lines: Iterable[Mapping], prefix: str) -> dict:
-    """Sentences, claims and tables of one benchmark; the augments are held to no lines of the config."""
+    """Return sentences, claims and tables of one benchmark; `lines` of the config hold for no augment."""
     done = finished(found, "work", "implementation", "batch_size", "size")
     settings = found["settings"]
     return {
@@ -45,7 +45,7 @@ def shown(found: dict, lines: Iterable[Mapping], prefix: str) -> dict:
 
 
 def table(done: dict, settings: dict, n: int) -> dict:
-    """All works at one batch size, a column an image size."""
+    """Return the table of all works at one batch size, a column an image size."""
     caption = (
         f"Images per second at batch {n}, normalised images in {settings['dtype']}; at most "
         f"{settings['launches']} launches, {settings['flush_mib']} MiB written before each"
@@ -59,7 +59,7 @@ def table(done: dict, settings: dict, n: int) -> dict:
 
 
 def sentences(done: dict, settings: dict) -> list[str]:
-    """What the fused kernel is worth, at the largest batch of each size and at the smallest one."""
+    """Return what the fused kernel gains, at the largest batch of each size and at the smallest one."""
     said = []
     smallest, largest = min(settings["batch_size"]), max(settings["batch_size"])
     for size in settings["size"]:
@@ -90,7 +90,7 @@ def sentences(done: dict, settings: dict) -> list[str]:
 
 
 def cell(row: dict) -> dict:
-    """One measurement in words, the first the most important."""
+    """Return one measurement in words, the first the most important."""
     return {
         "first": f"{row['images_per_s']:,.0f}",
         "rest": [

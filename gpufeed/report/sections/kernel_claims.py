@@ -46,7 +46,7 @@ class Measured:
 
 
 def augment_claims(done: AugmentRows, titles: Mapping[str, str]) -> list[Claim]:
-    """All claims, in the order of the table. done: rows that have times; titles: works in words."""
+    """Return all claims, in the order of the table. done: rows that have times; titles: works in words."""
     found = [
         share(done, "chain", work, CHAIN_SHARE, f"chain, {titles[work]}") for work in ("normalise", *STEPS)
     ]
@@ -65,19 +65,19 @@ def augment_claims(done: AugmentRows, titles: Mapping[str, str]) -> list[Claim]:
 
 
 def share(done: AugmentRows, by: str, work: str, line: float, title: str) -> Claim:
-    """A kernel's share of the speed of a copy of the bytes that it moves itself."""
+    """Judge a kernel's share of the speed of a copy of the bytes that it moves itself."""
     row = done.get((work, by, BATCH, SIZE))
     claim = f"{title}, batch {BATCH} of {SIZE} px"
     return judged(claim, f"at least {line:.0%} of copy", of_copy(row), line, float("inf"), "{:.0%}".format)
 
 
 def of_copy(row: Mapping | None) -> Measured | None:
-    """The share of a yardstick's speed that a row has; None without a row."""
+    """Return a row's share of its yardstick's speed; None without a row."""
     return row and Measured(*(row["copy_ms"] / row[f"ms_{end}"] for end in ("median", "q3", "q1")))
 
 
 def lead_by_bytes(done: AugmentRows) -> Claim:
-    """Whether the one kernel leads the chain by what it saves in bytes."""
+    """Judge whether the fused kernel leads the chain by what it saves in bytes."""
     lead = slower(done, "chain")
     claim = f"fused over the chain, batch {BATCH} of {SIZE} px"
     if lead is None:
@@ -89,14 +89,14 @@ def lead_by_bytes(done: AugmentRows) -> Claim:
 
 
 def slower(done: AugmentRows, by: str) -> Measured | None:
-    """How many times as long as `fused` another takes for one_pass; None if one of them has no time."""
+    """Return how many times as long as `fused` another takes for one_pass; None without both times."""
     return faster(*(done.get(("one_pass", name, BATCH, SIZE)) for name in ("fused", by)))
 
 
 def judged(
     claim: str, line: str, found: Measured | None, low: float, high: float, say: Callable[[float], str]
 ) -> Claim:
-    """The claim that a number lies between low and high."""
+    """Judge the claim that a number lies between low and high."""
     if not found:
         return Claim(claim, line, MISSING, MISSING)
     return Claim(claim, line, found.words(say), claims.judged(found.low, found.high, low, high))
@@ -118,12 +118,12 @@ WHO = {
 
 
 def activation_claims(done: ActivationRows, lines: Iterable[Mapping], columns: Sequence[int]) -> list[Claim]:
-    """A claim a line and width; a line of several numbers gives one for each."""
+    """Return a claim a line and width; a line of several numbers gives one for each."""
     return [claim for line in lines for width in columns for claim in activation_claims_at(done, line, width)]
 
 
 def activation_claims_at(done: ActivationRows, line: Mapping, width: int) -> list[Claim]:
-    """The claims of one line at one width."""
+    """Return the claims of one line at one width."""
     work, form, who = line["work"], line["form"], line.get("implementation", "extension")
     row, found = done.get((work, form, who, width)), []
     name = f"{WHO[who]}, {WORKS[work]}, {form}, {width} columns"
@@ -139,7 +139,7 @@ def activation_claims_at(done: ActivationRows, line: Mapping, width: int) -> lis
 
 
 def faster(row: Mapping | None, other: Mapping | None) -> Measured | None:
-    """How many times as long as a row another takes; None if one of them has no time."""
+    """Return how many times as long as a row another takes; None without both times."""
     if not row or not other:
         return None
     ends = (("median", "median"), ("q1", "q3"), ("q3", "q1"))
@@ -153,7 +153,7 @@ def table_rows(
     sizes: Sequence[tuple],
     cell: Callable[[Mapping], dict],
 ) -> list[dict]:
-    """A row a work and implementation that has a time; a cell a size. done: rows by (*work, name, *size)."""
+    """Return a row a timed work and implementation, a cell a size. done: rows by (*work, name, *size)."""
     rows = []
     for work, title in works.items():
         for name, said in who.items():

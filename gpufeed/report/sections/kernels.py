@@ -13,7 +13,7 @@ FAMILIES = {AUGMENT: kernel_augment, ACTIVATION: kernel_activation}
 
 
 def section(paths: Iterable[str | Path], experiment: str, plan: Mapping | None) -> dict | None:
-    """What the template shows of an experiment's kernels; None if it neither has nor plans any.
+    """Return what the template shows of an experiment's kernels; None if it neither has nor plans any.
 
     paths: benchmarks of all experiments, <experiment>.json. plan: {"lines": what their rows are held to}.
     """
@@ -36,11 +36,11 @@ def section(paths: Iterable[str | Path], experiment: str, plan: Mapping | None) 
 
 
 def family_of(found: dict):
-    """The module that shows a benchmark; those of older versions are of the augments."""
+    """Return the module that shows a benchmark; older versions measured augments only."""
     return FAMILIES[found["settings"].get("family", AUGMENT)]
 
 
 def trouble(row: dict, family) -> str:
-    """The sentence of a row that has no time, with its name."""
+    """Return the sentence of a row without a time, with its name."""
     work = "" if row["status"] == "skipped" else f", {family.named(row)}"
     return f"{row['implementation']}{work}: {row['sentence']}"

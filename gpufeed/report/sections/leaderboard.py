@@ -1,6 +1,6 @@
 """The leaderboard of an experiment: one row per cell, in words for page and Markdown, and sortable values."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,7 @@ class Board:
         return FACETS[facet][0]
 
     def shown(self, row: Row) -> list[tuple[Column, Field]]:
-        """The fields of a row that a page shows at first, each with its column."""
+        """Return the fields of a row that a page shows at first, each with its column."""
         both = zip(self.columns, row.fields, strict=True)
         return [(column, field) for column, field in both if not column.more]
 
@@ -96,7 +96,7 @@ class Board:
 def board(
     cells: pd.DataFrame, records: pd.DataFrame, folders: Mapping[str, str] | None = None
 ) -> Board | None:
-    """The leaderboard of one experiment; None without cells.
+    """Return the leaderboard of one experiment; None without cells.
 
     cells: as `tables.cells` makes them, with the columns of `ceilings_rows.limits` where there are any.
     records: of the same experiment. folders: dataset -> the user's own folder of its class folders. Tasks one
@@ -130,7 +130,7 @@ def _without_shared(filled: Sequence[dict[str, Field]]) -> str:
     """Take the words that all tasks share out of their fields, and return them; none where a field would
     have no words left."""
     known = [fields for fields in filled if fields[TASK].value is not None]
-    shared, rests = wording.unshared([fields[TASK].text for fields in known])
+    shared, rests = wording.split_shared([fields[TASK].text for fields in known])
     if not all(rests):
         return ""  # a task without words would look as if it were not known
     for fields, rest in zip(known, rests, strict=True):
@@ -139,21 +139,16 @@ def _without_shared(filled: Sequence[dict[str, Field]]) -> str:
 
 
 def in_order(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells (at least one) task by task with `label` and `task`, then those that were not measured."""
-    return pd.concat(list(_task_by_task(cells)))
-
-
-def _task_by_task(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The cells task by task with `label` and `task`, then those that were not measured."""
-    for rows in tables.tasks(cells):
-        yield tables.ranked(rows).assign(task=wording.task(rows))
+    """Return the cells (at least one) task by task, those not measured last, with `label` and `task`."""
+    parts = [tables.ranked(rows).assign(task=wording.task(rows)) for rows in tables.tasks(cells)]
     rest = cells[cells["images_per_s"].isna()]
     known, damaged = rest[rest["loader"].notna()], rest[rest["loader"].isna()]
     known = known.assign(augmented=known["augment"].map(wording.augmented))
     for _, rows in known.groupby(tables.SAME_TASK, dropna=False, sort=False):
-        yield rows.assign(label=wording.labels(rows), task=wording.task(rows))
+        parts.append(rows.assign(label=wording.labels(rows), task=wording.task(rows)))
     if len(damaged):
-        yield damaged.assign(label=damaged["cell_id"], task="")
+        parts.append(damaged.assign(label=damaged["cell_id"], task=""))
+    return pd.concat(parts)
 
 
 def _facets(row: pd.Series) -> dict[str, str]:
@@ -168,7 +163,7 @@ def _choices(rows: Sequence[Row]) -> dict[str, list[str]]:
 def _calls(
     cells: pd.DataFrame, records: pd.DataFrame, folders: Mapping[str, str]
 ) -> tuple[list[int | None], list[Call]]:
-    """For each cell the number of its script, and the scripts; cells with the same one share it."""
+    """Return the number of each cell's script, and the scripts; cells with the same script share it."""
     known = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
     caches = {row["cell_id"]: row["facts"]["cache"] for _, row in known.iterrows()}
     shared = records[records["engines_share"].notna()]
@@ -216,7 +211,7 @@ def _predicted(row: pd.Series, rate: float) -> Field:
 
 
 def _steady(row: pd.Series, rate: float) -> Field:
-    """The steady rate, and below it what the start of an epoch costs."""
+    """Return the steady rate, and below it what the start of an epoch costs."""
     seconds = row["epoch_start_s"]
     if pd.isna(seconds):
         return Field(wording.count(rate), "no start after warm-up", float(rate))
@@ -242,7 +237,7 @@ def _wait(_: pd.Series, share: float) -> Field:
 
 
 def _memory(row: pd.Series, host: float) -> Field:
-    """Of the GPU, or where none trained of the host."""
+    """Return the GPU's peak memory, or the host's if no GPU trained."""
     gpu = row["peak_gpu_mib"]
     mib, of = (host, "host") if pd.isna(gpu) else (gpu, "GPU")
     return Field(f"{mib:,.0f}", of, float(mib))

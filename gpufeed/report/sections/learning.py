@@ -29,8 +29,7 @@ SAME_PIPELINE = [
 
 
 def tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """As `tables.tasks` of all cells with a finished repeat, but those that differ in the model's activation
-    are of one task.
+    """Yield all cells with a finished repeat as `tables.tasks` does, but activations share a task.
 
     activation: its name, empty for a model that has none. rest: the overrides without it. variant, which
     names the task, is without it too where a task has several.
@@ -42,22 +41,17 @@ def tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def _trained(cells: pd.DataFrame) -> pd.DataFrame:
     trained = tables.trained(cells)
-    names, rest = map(activation_of, trained["hyper"]), map(without_activation, trained["overrides"])
-    return trained.assign(activation=list(names), rest=list(rest))
-
-
-def activation_of(hyper: str) -> str:
-    """The activation in a cell's hyper-parameters (JSON)."""
-    return json.loads(hyper).get("model", {}).get("activation", "")
+    names = [json.loads(hyper).get("model", {}).get("activation", "") for hyper in trained["hyper"]]
+    return trained.assign(activation=names, rest=list(map(without_activation, trained["overrides"])))
 
 
 def without_activation(overrides: str) -> str:
-    """`a; b` without the one that names the activation."""
+    """Remove the override of the activation from `a; b`."""
     return "; ".join(text for text in overrides.split("; ") if text and not text.startswith(ACTIVATION))
 
 
 def difference(cells: pd.DataFrame, epochs: pd.DataFrame) -> str:
-    """What the final training losses say, in sentences. epochs: as `read_epochs` makes it.
+    """Return what the final training losses say, in sentences. epochs: as `read_epochs` makes it.
 
     Repeats of the same number have the same seed, so their difference is not that of other seeds.
     """
@@ -65,7 +59,7 @@ def difference(cells: pd.DataFrame, epochs: pd.DataFrame) -> str:
 
 
 def between_pipelines(cells: pd.DataFrame, epochs: pd.DataFrame) -> str:
-    """The largest difference between pipelines of one task, repeat by repeat."""
+    """Return the largest difference between pipelines of one task, repeat by repeat."""
     groups = list(_comparable(cells, final_losses(epochs)))
     if not groups:
         return "No two pipelines trained equally long in the same repeat, so their losses are not compared."
@@ -81,7 +75,7 @@ def between_pipelines(cells: pd.DataFrame, epochs: pd.DataFrame) -> str:
 
 
 def between_activations(cells: pd.DataFrame, epochs: pd.DataFrame) -> str:
-    """Which two activations differ by more than two seeds do; empty where no pipeline has two of them."""
+    """Return which two activations differ by more than two seeds do; empty without such a pair."""
     worst: dict[tuple[str, str], tuple[float, float]] = {}
     for pair, apart, seeds in _pairs(cells, final_losses(epochs)):
         if pair not in worst or apart - seeds > worst[pair][0] - worst[pair][1]:
@@ -100,7 +94,7 @@ def between_activations(cells: pd.DataFrame, epochs: pd.DataFrame) -> str:
 
 
 def _pairs(cells: pd.DataFrame, final: pd.DataFrame) -> Iterator[tuple[tuple[str, str], float, float]]:
-    """(two activations, how far apart they are, how far two seeds are), in each pipeline that can tell."""
+    """Yield (two activations, how far apart they are, how far two seeds are) of each pipeline with both."""
     if final.empty:
         return
     for rows in tasks(cells):
@@ -114,19 +108,19 @@ def _pairs(cells: pd.DataFrame, final: pd.DataFrame) -> Iterator[tuple[tuple[str
 
 
 def _widest(rows: pd.DataFrame, key: str) -> float:
-    """The widest range of the loss among rows of the same `key`."""
+    """Return the widest range of the loss among rows of the same `key`."""
     losses = rows.groupby(key)["train_loss"]
     return float((losses.max() - losses.min()).max())
 
 
 def final_losses(epochs: pd.DataFrame) -> pd.DataFrame:
-    """The last epoch of every repeat that has more than one."""
+    """Return the last epoch of every repeat that has more than one."""
     many = epochs[epochs.groupby("path")["epoch"].transform("nunique") > 1]
     return many.sort_values("epoch").drop_duplicates("path", keep="last").dropna(subset=["train_loss"])
 
 
 def _comparable(cells: pd.DataFrame, final: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Final losses, a frame for each task and length with a repeat that two pipelines share."""
+    """Yield the final losses of each task and length in which two pipelines share a repeat."""
     if final.empty:
         return
     for rows in tables.tasks(cells, tables.trained):
@@ -148,7 +142,7 @@ MARKS = 9  # markers a curve, about: more would hide its dashes, and the curves 
 
 
 def draw(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[Figure]:
-    """Training loss against epochs, and the final loss of each pipeline, for cells of more than one epoch.
+    """Draw training loss against epochs, and each pipeline's final loss, for cells of several epochs.
 
     epochs: as `read_epochs` makes it. Two panels a task, activations of the model together;
     below them the loss and accuracy on held-out images, where they were asked for in two epochs. Curves that
@@ -174,7 +168,7 @@ class Panel(NamedTuple):
 
 
 def _panels(rows: pd.DataFrame, epochs: pd.DataFrame) -> list[Panel]:
-    """The panels of one task; HELD_OUT where they were asked for in two epochs of some cell."""
+    """Return the panels of a task; HELD_OUT only if some cell was evaluated after two epochs or more."""
     curves = partial(_curves, rows=rows, epochs=epochs)
     again = any(_of(row, epochs, "top1")["epoch"].nunique() > 1 for _, row in rows.iterrows())
     return [
@@ -185,7 +179,7 @@ def _panels(rows: pd.DataFrame, epochs: pd.DataFrame) -> list[Panel]:
 
 
 def _sheets(tasks: list[pd.DataFrame], epochs: pd.DataFrame) -> list[list[Panel]]:
-    """The panels of each figure; a task stays in one piece."""
+    """Return the panels of each figure; a task stays in one piece."""
     sheets: list[list[Panel]] = []
     for panels in (_panels(rows, epochs) for rows in tasks):
         if not sheets or sum(one.inches for one in [*sheets[-1], *panels]) > SHEET_IN:
@@ -195,7 +189,7 @@ def _sheets(tasks: list[pd.DataFrame], epochs: pd.DataFrame) -> list[list[Panel]
 
 
 def learners(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[pd.DataFrame]:
-    """The pipelines of each task that train for several epochs, with `label`, `look` and `left_out`."""
+    """Return each task's pipelines that train for several epochs, with `label`, `look` and `left_out`."""
     counted = epochs.groupby("cell_id")["epoch"].nunique()
     panels = []
     for rows in tasks(cells):
@@ -207,7 +201,7 @@ def learners(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _with_names(rows: pd.DataFrame) -> pd.DataFrame:
-    """With the names and looks of the curves; an activation has one colour, its pipelines markers."""
+    """Add names and looks of the curves; an activation has one colour, its pipelines differ in markers."""
     activations = rows["activation"].nunique()
     if activations < 2:
         return rows.assign(label=wording.labels(rows), look=range(len(rows)))
@@ -220,13 +214,13 @@ def _with_names(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of(row: pd.Series, epochs: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """The epochs of a cell's repeats on its machine that have the measure."""
+    """Return the epochs of a cell's repeats on its machine that have the measure."""
     same = [epochs[key] == row[key] for key in tables.IDENTITY]
     return epochs[np.logical_and.reduce([*same, epochs[measure].notna()])]
 
 
 def _curves(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame, measure: str) -> None:
-    """The median of each epoch with the range of the repeats as a band."""
+    """Draw the median of each epoch, with the range of the repeats as a band."""
     for place, (_, row) in enumerate(rows.iterrows()):
         values = _of(row, epochs, measure).groupby("epoch")[measure].agg(["median", "min", "max"])
         look, every = style.line(row["look"]), max(1, len(values) // MARKS)
@@ -246,7 +240,7 @@ def _curves(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame, measure: str) 
 
 
 def _final(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame) -> None:
-    """One point with its range in the row of its pipeline."""
+    """Draw one point with its range in the row of its pipeline."""
     for place, (_, row) in enumerate(rows.iterrows()):
         values = _of(row, epochs, "train_loss")
         losses = values.loc[values["epoch"] == values["epoch"].max(), "train_loss"]
@@ -262,7 +256,7 @@ def _final(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame) -> None:
 
 
 def names(rows: pd.DataFrame) -> list[str]:
-    """The pipelines, with their accuracy where it is known."""
+    """Return the pipelines, with their accuracy where it is known."""
     return [_with_accuracy(row) for _, row in rows.iterrows()]
 
 

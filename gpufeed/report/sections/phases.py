@@ -56,16 +56,16 @@ PARTS = [
 
 
 def section(cells: pd.DataFrame, records: pd.DataFrame) -> dict | None:
-    """What the page shows of one experiment; None where no record tells (those of older versions do not)."""
+    """Return what the page shows of one experiment; None if no record has phases (older versions)."""
     known = split(records)
     if known.empty:
         return None
     keys = tables.IDENTITY[1:]
     rows = known.merge(leaderboard.in_order(cells)[[*keys, "label", "task"]], on=keys)
     rows = rows.sort_values("wall_s", ascending=False)
-    both = zip(rows["label"], wording.unshared(rows["task"])[1], strict=True)
+    both = zip(rows["label"], wording.split_shared(rows["task"])[1], strict=True)
     names = pd.Series([", ".join(filter(None, parts)) for parts in both], index=rows.index)
-    rows["label"] = wording.told_apart(names, rows)
+    rows["label"] = wording.made_unique(names, rows)
     shown = [part for part in PARTS if part.field != UNPACK or known[UNPACK].any()]
     longest, fields = rows["wall_s"].max(), [part.field for part in shown]
     return {
@@ -85,7 +85,7 @@ def section(cells: pd.DataFrame, records: pd.DataFrame) -> dict | None:
 
 
 def split(records: pd.DataFrame) -> pd.DataFrame:
-    """Mean seconds of each of PARTS, `wall_s` and n, a row a cell and machine whose records tell.
+    """Return mean seconds of each of PARTS, `wall_s` and n, a row a cell and machine with phases.
 
     A part that a repeat did not have, as an evaluation, counts 0.
     """
@@ -104,7 +104,7 @@ def split(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def sentence(known: pd.DataFrame) -> str:
-    """How long a repeat takes, and how much of that is measured."""
+    """Return how long a repeat takes, and how much of that is measured."""
     total = (known["wall_s"] * known["n"]).sum()
     shares = {part.title: (known[part.field] * known["n"]).sum() / total for part in PARTS}
     measured = shares.pop("Measure")

@@ -11,7 +11,7 @@ from gpufeed.report.load_records import nested
 
 
 def machine_rows(table: pd.DataFrame) -> list[dict]:
-    """What the readable measurements were made on, one entry a combination.
+    """Return the machines of the readable measurements, one entry a combination.
 
     table: the columns of `load_records.machine_of`, and status and warmup; a row a record or document of
     ceilings.
@@ -47,13 +47,13 @@ def machine_rows(table: pd.DataFrame) -> list[dict]:
 
 
 def _uuids(rows: pd.DataFrame) -> dict[str, str]:
-    """The GPUs behind these records, as NVML names them; empty where none is recorded."""
+    """Return the GPUs behind these records, as NVML names them; empty where none is recorded."""
     uuids = {nested(gpu, "uuid") for gpu in rows["gpu"]} - {None, ""}
     return {"GPU UUID": ", ".join(sorted(uuids))} if uuids else {}
 
 
 def _software(rows: pd.DataFrame) -> dict[str, str]:
-    """The environments of Python behind these records; empty where none is recorded."""
+    """Return the Python environments of these records; empty where none is recorded."""
     software = {
         f"{one['packages']} packages, digest {one['digest']}"
         + (f", container {one['container']}" if one["container"] else "")
@@ -64,7 +64,7 @@ def _software(rows: pd.DataFrame) -> dict[str, str]:
 
 
 def dataset_rows(records: pd.DataFrame) -> list[dict]:
-    """One row a dataset with a finished record that tells of it, in the order of the records, by the newest.
+    """Return one row a dataset that a finished record describes, in order, by the newest record.
 
     caches: decoders that built any, with version. filesystems: on which what the loaders read lay, in records
     that tell. unnamed: quarantined files that the record does not name.
@@ -82,7 +82,7 @@ def dataset_rows(records: pd.DataFrame) -> list[dict]:
 
 
 def smaller_batches(own_records: pd.DataFrame) -> list[str]:
-    """A sentence for each such cell and batch of one experiment, as `read_records` makes them."""
+    """Return a sentence for each cell and batch that had to be reduced."""
     done = own_records[own_records["status"] == "done"]
     smaller = done[done["batch_size"] < done["batch_size_asked"]]
     found = smaller.groupby(["cell_id", "batch_size_asked", "batch_size"], sort=True).size()

@@ -34,7 +34,7 @@ class Ceilings(NamedTuple):
 
 
 def section(paths: Iterable[str | Path], cells: pd.DataFrame, own_records: pd.DataFrame) -> list[dict]:
-    """What the page shows: a dict for each GPU that has ceilings and cells of known cost.
+    """Return what the page shows: a dict for each GPU that has ceilings and cells of known cost.
 
     paths: kernel benchmarks, of which those of this experiment are read. cells: as `tables.cells` makes
     them, own_records: as `read_records`, both of this experiment.
@@ -48,7 +48,7 @@ def section(paths: Iterable[str | Path], cells: pd.DataFrame, own_records: pd.Da
 
 
 def known(paths: Iterable[str | Path], experiment: str) -> list[Ceilings]:
-    """The ceilings in the benchmarks of an experiment; damaged ones are told of elsewhere."""
+    """Return the ceilings in an experiment's benchmarks; damaged ones are reported elsewhere."""
     found = []
     for _, benchmark in read_documents("kernels", paths, experiment, record.KERNELS.read).found:
         reached, environment = benchmark.get("ceilings"), benchmark["environment"]
@@ -60,7 +60,7 @@ def known(paths: Iterable[str | Path], experiment: str) -> list[Ceilings]:
 
 
 def described(of: Ceilings, cells: pd.DataFrame, own_records: pd.DataFrame) -> dict:
-    """Title, sentences and rows of one GPU, the fastest cell of each model and batch size first."""
+    """Return title, sentences and rows of one GPU, the fastest cell of each model and batch size first."""
     facts = {row["cell_id"]: row["facts"] for _, row in own_records.iterrows() if has_size(row["facts"])}
     measured = tables.measured(cells)
     ours = measured[
@@ -80,12 +80,12 @@ def described(of: Ceilings, cells: pd.DataFrame, own_records: pd.DataFrame) -> d
 
 
 def has_size(facts: object) -> bool:
-    """Whether a record says how large its images were, as those of older versions do not."""
+    """Return whether a record has the size of its images, which older versions lack."""
     return isinstance(facts, Mapping) and {"classes", "height", "width"} <= set(facts)
 
 
 def against(row: pd.Series, facts: Mapping | None, of: Ceilings) -> dict | None:
-    """A cell beside its floor; None where the cost of its model is not known."""
+    """Return a cell beside its floor; None if the cost of its model is unknown."""
     options = vit_cost.known(row["model"], json.loads(row["hyper"]).get("model", {}))
     if options is None or facts is None:
         return None
@@ -111,19 +111,19 @@ def against(row: pd.Series, facts: Mapping | None, of: Ceilings) -> dict | None:
 
 
 def settings(row: pd.Series) -> str:
-    """What tells the cell from others of its model, dataset and batch size, in words."""
+    """Return what distinguishes the cell from others of its model, dataset and batch size, in words."""
     parts = [row["loader"], *(wording.FEATURES[name](row[name]) for name in ("cuda_graphs", "compile"))]
     return ", ".join([*parts, *([row["variant"]] if row["variant"] else [])])
 
 
 def fastest(rows: list[dict]) -> list[dict]:
-    """The first row of each model, dataset and batch size."""
+    """Return the first row of each model, dataset and batch size."""
     first = {tuple(row[key] for key in SAME): row for row in reversed(rows)}
     return list(first.values())[::-1]
 
 
 def sentence(row: Mapping) -> str:
-    """How near the cell of a model with the highest rate comes."""
+    """Return how near the fastest cell of a model comes to its floor."""
     what = f"{row['model']} on {row['dataset']} at batch {row['batch_size']}"
     return (
         f"{what}: its matrix products alone would take {row['floor']} ms a step. The highest median rate "

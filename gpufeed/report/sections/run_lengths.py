@@ -15,7 +15,7 @@ SAME += [setting for setting in tables.SETTINGS if setting not in ("epochs", "st
 
 
 def section(own_records: pd.DataFrame) -> list[dict]:
-    """What the page shows: a dict for each model and dataset with runs of several lengths, or a long one.
+    """Return a dict for each model and dataset with runs of several lengths, or with a long one.
 
     own_records: of one experiment, as `read_records` makes them; repeats without an accuracy and
     runs that end after so many steps do not count. A single length counts if it is longer than EPOCHS and
@@ -28,7 +28,7 @@ def section(own_records: pd.DataFrame) -> list[dict]:
 
 
 def late_gain(epochs: Sequence[dict]) -> float:
-    """top-1 after the last epoch less that EPOCHS before, of one run; NaN where either was not asked for."""
+    """Return top-1 after the last epoch minus that EPOCHS before; NaN if either was not evaluated."""
     if len(epochs) <= EPOCHS:
         return math.nan
     then, last = (epochs[place].get("accuracy") for place in (-1 - EPOCHS, -1))
@@ -36,7 +36,7 @@ def late_gain(epochs: Sequence[dict]) -> float:
 
 
 def described(rows: pd.DataFrame) -> dict:
-    """Title, sentence and rows of one series."""
+    """Return title, sentence and rows of one series."""
     found = by_length(rows)
     first = rows.iloc[0]
     return {
@@ -47,7 +47,7 @@ def described(rows: pd.DataFrame) -> dict:
 
 
 def by_length(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row for each number of epochs, ascending.
+    """Return a row for each number of epochs, ascending.
 
     median, low, high, n: of top-1. late, late_low, late_high: what a run's last EPOCHS brought. gain: what
     EPOCHS more bring after the length above, by runs of their own, NaN for the shortest.
@@ -60,7 +60,7 @@ def by_length(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def sentence(found: pd.DataFrame) -> str:
-    """What the longest run reaches, what its last epochs brought, and what longer runs bring."""
+    """Return what the longest run reaches, what its last epochs gained, and what longer runs gain."""
     last = found.iloc[-1]
     reached = f"{hundredths(last['median'])} after {plural(int(found.index[-1]), 'epoch')}"
     reached += f" (range {hundredths(last['low'])} to {hundredths(last['high'])}, n = {int(last['n'])})."
@@ -68,7 +68,7 @@ def sentence(found: pd.DataFrame) -> str:
 
 
 def of_the_end(last: pd.Series) -> str:
-    """What the last epochs of the longest run brought; nothing where that is not known."""
+    """Return what the last epochs of the longest run gained; empty if unknown."""
     if pd.isna(last["late"]):
         return ""
     low, high = points(last["late_low"]), points(last["late_high"])
@@ -77,7 +77,7 @@ def of_the_end(last: pd.Series) -> str:
 
 
 def of_lengths(found: pd.DataFrame) -> str:
-    """From which length on more epochs bring little; nothing where there is one."""
+    """Return from which length on more epochs gain little; empty if there is one length."""
     if len(found) == 1:
         return ""
     enough = from_where_on(found)
@@ -88,7 +88,7 @@ def of_lengths(found: pd.DataFrame) -> str:
 
 
 def from_where_on(found: pd.DataFrame) -> int | None:
-    """The shortest length after which every longer one brings little; None if the longest brings more."""
+    """Return the shortest length beyond which all gains are small; None if the last one is not."""
     gained = found.index[found["gain"] >= LITTLE]
     enough = gained[-1] if len(gained) else found.index[0]
     return None if enough == found.index[-1] else int(enough)

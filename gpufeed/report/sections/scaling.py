@@ -17,7 +17,7 @@ NAMED = [feature for feature in wording.FEATURES if feature not in APART]
 
 
 def section(cells: pd.DataFrame) -> list[dict]:
-    """What the page shows: title, sentence and rows of each training that ran on several numbers of devices.
+    """Return title, sentence and rows of each training that ran on several numbers of devices.
 
     cells: of one experiment, as `tables.cells` makes them; one that had to take a smaller batch than it
     asked for is left out. Rows ascend; the first is what others are over.
@@ -32,7 +32,7 @@ def section(cells: pd.DataFrame) -> list[dict]:
 
 
 def described(rows: pd.DataFrame, name: str) -> dict:
-    """One training's title, sentence and rows. name: of its pipeline."""
+    """Return one training's title, sentence and rows. name: of its pipeline."""
     first = rows.iloc[0]
     found = [scaled(row, first) for _, row in rows.iterrows()]
     task = wording.task(rows.iloc[:1].assign(devices=1, nodes=1))  # how many they are, the rows tell
@@ -44,7 +44,7 @@ def described(rows: pd.DataFrame, name: str) -> dict:
 
 
 def scaled(row: pd.Series, first: pd.Series) -> dict:
-    """A number of devices beside the fewest: numbers, and how they are said."""
+    """Return a number of devices beside the fewest: numbers, and how they are said."""
     times = row["ranks"] / first["ranks"]
     found = {
         "devices": said(row),
@@ -65,14 +65,14 @@ def scaled(row: pd.Series, first: pd.Series) -> dict:
 
 
 def said(row: pd.Series) -> str:
-    """Such as `4 GPUs`, `2 processes` on the CPU, `8 GPUs on 2 nodes`."""
+    """Return such as `4 GPUs`, `2 processes` on the CPU, `8 GPUs on 2 nodes`."""
     noun = ("GPU", "GPUs") if row["device"] == "cuda" else ("process", "processes")
     of_nodes = f" on {int(row['nodes'])} nodes" if row["nodes"] > 1 else ""
     return f"{wording.plural(int(row['ranks']), *noun)}{of_nodes}"
 
 
 def sentence(rows: list[dict]) -> str:
-    """What each number of devices gains over the fewest, the most first, and the cores where they differ."""
+    """Return what each number of devices gains over the fewest, most first, and the cores if they differ."""
     gains = [
         f"{row['devices']} train {row['words']} the images/s, an efficiency of {row['efficiency_words']}"
         for row in reversed(rows)

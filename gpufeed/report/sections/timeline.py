@@ -63,7 +63,7 @@ class Step:
 
 
 def best_and_worst(cells: pd.DataFrame, records: pd.DataFrame, steps: pd.DataFrame) -> list[Step]:
-    """The steps to draw, of the task in the headline; empty unless two loaders of it have step tables.
+    """Return the steps to draw, of the headline's task; none unless two of its loaders have step tables.
 
     cells, records: of one experiment. steps: as `read_steps` makes them. Of each loader its fastest
     cell counts.
@@ -78,8 +78,7 @@ def best_and_worst(cells: pd.DataFrame, records: pd.DataFrame, steps: pd.DataFra
 
 
 def _steady(row: pd.Series, title: str, records: pd.DataFrame, steps: pd.DataFrame) -> Step | None:
-    """The step of a cell that is nearest to the mean: where batches come in bursts, most come at once, and
-    the median says nothing of the wait."""
+    """Return the step of a cell nearest to the mean; the median says nothing if batches come in bursts."""
     own = timed(records)
     for name in tables.IDENTITY:
         own = own[own[name] == row[name]]
@@ -99,13 +98,13 @@ def _steady(row: pd.Series, title: str, records: pd.DataFrame, steps: pd.DataFra
 
 
 def figure(cells: pd.DataFrame, records: pd.DataFrame, steps: pd.DataFrame) -> Figure:
-    """The time line, or a sentence where `best_and_worst` finds nothing to draw."""
+    """Draw the time line, or a sentence if `best_and_worst` finds nothing to draw."""
     two = best_and_worst(cells, records, steps)
     return draw(two) if two else style.sentence_figure(NOTHING)
 
 
 def draw(two: list[Step]) -> Figure:
-    """One panel a step."""
+    """Draw a panel a step."""
     left = min(min(-step.before_ms, *step.starts.values()) for step in two)
     right = max(start + getattr(step, name) for step in two for name, start in step.starts.items())
     with style.look():

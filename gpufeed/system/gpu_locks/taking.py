@@ -100,7 +100,7 @@ def take(
 
 
 def hand_on() -> dict[str, str]:
-    """Return the environment that tells processes started by Slurm which GPUs this one has taken."""
+    """Return environment variables with the GPUs taken, for processes that Slurm starts (take_part)."""
     if _allocation is None or not _allocation.gpus:
         return {}
     return {TAKEN: f"{os.uname().nodename} {','.join(gpu.uuid for gpu in _allocation.gpus)}"}

@@ -21,8 +21,8 @@ from gpufeed.core.file_writes import whole
 class Call:
     """The work of every rank: work(**arguments), on how many devices of which kind.
 
-    devices: of each node. threads: of torch in each rank. tells: whether the work takes `on_epoch`, on rank
-    0. keeps: whether the ranks handle SIGTERM and keep their state before they end
+    devices: of each node. threads: of torch in each rank. tells: whether `on_epoch` is passed to the work, on
+    rank 0. keeps: whether the ranks handle SIGTERM and keep their state before they end
     (gpufeed.system.sigterm_handler).
     """
 

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from gpufeed.core.cell_matrix import Plan
 from gpufeed.core.cells import DEVICES, impossible
 from gpufeed.core.config import GROUPS, check, planned, read_hyper
-from gpufeed.core.config_sources import FASHION_MNIST_FILES
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import settle_folders
 from gpufeed.core.registry import AUGMENTS, KINDS, LOADERS
-from gpufeed.datasets import idx
 
 PIPELINING = ["experiments", "pipelining"]
 
@@ -286,10 +284,6 @@ def test_an_experiment_cannot_have_the_name_of_a_rule():
     ) as error:
         planned(config)
     assert "measure_cell" in error.value.expected
-
-
-def test_the_files_of_fashion_mnist_are_those_that_its_layout_reads():
-    assert sorted(FASHION_MNIST_FILES) == sorted(sum(idx.FILES.values(), ()))
 
 
 RIGHT = {

@@ -10,10 +10,11 @@ from test_config import broken
 
 from gpufeed.core.cell_matrix import source_options
 from gpufeed.core.config import planned
+from gpufeed.core.config_sources import IDX_FILES
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets import fashion_mnist
 from gpufeed.datasets.gray_idx import gray, reorganise
-from gpufeed.datasets.idx import FILES, measured, write_idx
+from gpufeed.datasets.idx import measured, write_idx
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.synthetic import reorganise as synthetic
 
@@ -51,7 +52,7 @@ def test_sixteen_bits_of_gray_keep_their_range(tmp_path):
 
 def test_the_images_come_out_of_files_that_the_layout_of_fashion_mnist_reads(given_images, tmp_path):
     manifest = made(given_images, tmp_path / "out")
-    names = [name for pair in FILES.values() for name in pair]
+    names = [name for pair in IDX_FILES.values() for name in pair]
     files = [tmp_path / "out/idx" / name for name in names]
     assert sorted(path.name for path in (tmp_path / "out/idx").iterdir()) == sorted(names)
     read = fashion_mnist.reorganise(files, tmp_path / "again", "again", {})

@@ -40,7 +40,7 @@ def measured(results, speeds=(100, 110)):
 def report(results, plan, experiments=(OURS,)):
     """(found, text of the page, what the command line says is missing)."""
     found = publish.report(results, experiments, plan, results / "report.html")
-    return found, made.text_of(results / "report.html"), publish.say_missing(found, plan)
+    return found, made.text_of(results / "report.html"), publish.missing_lines(found, plan)
 
 
 def test_every_kind_that_is_planned_and_not_there_is_missing(tmp_path):
@@ -54,7 +54,7 @@ def test_every_kind_that_is_planned_and_not_there_is_missing(tmp_path):
         "1 repeat of 1 cell, 1 equivalence check, 2 decoders alone, 1 timed build of caches, "
         "1 kernel benchmark and 1 evaluation of a model"
     )
-    assert find_results.told(found.missing) == expected
+    assert find_results.in_words(found.missing) == expected
     assert text.index(f"Not measured yet {expected}") > text.index("Leaderboard")  # not before the answer
     assert said == (
         f"missing: {OURS}: {expected} (measure them: snakemake --cores 8 --resources gpu=1 {OURS})"
@@ -186,8 +186,8 @@ def test_published_sweeps_are_shown_where_there_is_nothing_else(tmp_path):
 
 def test_a_verdict_that_two_experiments_wait_for_is_missing_once():
     parts = [find_results.Part(name, "gates", Path(f"gate/{GATE}.json")) for name in ("a", "b")]
-    assert find_results.told(parts) == "1 equivalence check"
-    assert find_results.told([]) == "nothing"
+    assert find_results.in_words(parts) == "1 equivalence check"
+    assert find_results.in_words([]) == "nothing"
 
 
 def test_the_records_of_a_folder_of_several_runs_are_no_decisions_of_theirs(tmp_path):

@@ -219,12 +219,12 @@ def test_documents_of_finished_jobs_are_forgotten_before_the_next_time_left(scre
 def test_a_long_job_is_told_of_now_and_then(screen):
     for ours in (screen(), screen(tty=True)):
         ours.send(**ours.job(1))
-        ours.terminal.tell_of_long_job(time.time())
+        ours.terminal.report_long_job(time.time())
         before = len(ours.stream.getvalue())
         for silent_s, told in ((25, True), (25, False), (35, True)):
             ours.terminal.said_s -= silent_s
             ours.terminal.jobs[1].created -= silent_s
-            ours.terminal.tell_of_long_job(time.time())
+            ours.terminal.report_long_job(time.time())
             said, before = ours.stream.getvalue()[before:], len(ours.stream.getvalue())
             assert ("measuring dataloader_workers, 2 workers, repeat 1: " in said) == (told or "\r" in said)
 
@@ -233,7 +233,7 @@ def test_a_long_job_is_told_of_now_and_then(screen):
 def test_no_long_job_is_told_of_with_quiet_or_in_a_dry_run(screen, settings):
     ours = screen(**settings)
     ours.send(**ours.job(1))
-    ours.terminal.tell_of_long_job(time.time() + 99)
+    ours.terminal.report_long_job(time.time() + 99)
     assert ours.stream.getvalue() == ""
 
 
@@ -242,10 +242,10 @@ def test_a_long_job_of_no_experiment_is_told_of_by_its_stage(screen):
     ours.terminal.known = Known(cells={"e": CELLS}, prints=lambda experiment: asked.append(experiment))
     ours.send(**ours.job(1, rule="build_extension") | {"wildcards": {}, "output": []})
     ours.terminal.jobs[1].created -= 40
-    ours.terminal.tell_of_long_job(ours.terminal.jobs[1].created + 40)
+    ours.terminal.report_long_job(ours.terminal.jobs[1].created + 40)
     assert "Compiling kernels\n" in ours.stream.getvalue()
     ours.terminal.said_s -= 40
-    ours.terminal.tell_of_long_job(ours.terminal.jobs[1].created + 40)
+    ours.terminal.report_long_job(ours.terminal.jobs[1].created + 40)
     assert ours.stream.getvalue().endswith("  compiling kernels: 40 s so far\n")
     assert asked == [None]
 
@@ -446,7 +446,7 @@ def test_a_signal_ends_the_run_and_the_next_one_kills_its_jobs(tmp_path, monkeyp
     handlers = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     screen = Screen(tmp_path)
-    screen.terminal.hear_stops(kills=True)
+    screen.terminal.handle_signals(kills=True)
     hears = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('heard', flush=True))"
     loop = "; print('ready', flush=True)\nwhile True: time.sleep(0.1)"
     job = subprocess.Popen([sys.executable, "-c", hears + loop], stdout=subprocess.PIPE, text=True)

@@ -127,7 +127,7 @@ def test_the_page_has_the_part_and_what_is_missing(tmp_path):
     ):
         assert words in part
     assert part.index("99.0 %") < part.index("38.0 %")  # the fastest first
-    assert "1 measurement of limits" in publish.say_missing(found, info)
+    assert "1 measurement of limits" in publish.missing_lines(found, info)
 
 
 @pytest.fixture(scope="module")

@@ -172,7 +172,7 @@ def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
     assert f"vit_tiny on synthetic_224, {missing}" in text
     assert "1 of the models that are to be measured in use is not measured yet." in text
     assert "unusable broken:" in text
-    assert "1 measurement of a model in use" in publish.say_missing(told, info)
+    assert "1 measurement of a model in use" in publish.missing_lines(told, info)
     assert "Accuracy: all 1,000 images of split val." in text
 
 

@@ -22,7 +22,6 @@ import page_numbers
 import pandas as pd
 import pyarrow.parquet as pq
 
-from gpufeed.core.errors import GpufeedError
 from gpufeed.core.packed_results import ENDING, pack, unpacked
 from gpufeed.core.run_time_estimate import KINDS, durations
 from gpufeed.report import publish
@@ -255,10 +254,6 @@ def main() -> int:
     ).stdout.split()
     if not given.numbers:
         for node in nodes:
-            try:
-                publish.refuse_changed(node)
-            except GpufeedError as error:
-                sys.exit(str(error))
             parts(node)
         figure_of_the_readme(REFERENCE / "h200")
         make_pages(list(PAGES if given.pages else KEPT))

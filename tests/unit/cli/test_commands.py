@@ -10,10 +10,9 @@ from importlib.util import find_spec
 import pytest
 from data_fixtures import REPOSITORY
 
-from gpufeed import __version__
+from gpufeed import __version__, compare
 from gpufeed.__main__ import COMMANDS, main
 from gpufeed.core.config import HYPER
-from gpufeed.report import comparison
 
 
 def test_help_lists_every_command_with_a_line_and_imports_no_torch():
@@ -45,7 +44,7 @@ def test_ctrl_c_in_any_command_is_no_traceback(monkeypatch, capsys):
     def interrupted(folder):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparison, "read_side", interrupted)
+    monkeypatch.setattr(compare, "records_below", interrupted)
     assert main(["compare", "a", "b"]) == 130
     assert capsys.readouterr() == ("", "")
 

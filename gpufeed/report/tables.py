@@ -16,7 +16,7 @@ from gpufeed.report.significance import standing
 from gpufeed.system.statistics import BUSY, FAR, FEW_PERCENT, WIDE, summarise
 
 EPOCH_MEASURES = ["epoch_start_share", "within_epoch_images_per_s", "epoch_batches"]
-# An epoch of any length takes its start + its images / the steady rate. Of a cell: medians over repeats.
+# A longer epoch of N images takes at least its start + N / the steady rate. Of a cell: medians over repeats.
 RATES = ("steady_images_per_s", "epoch_start_s")
 RATE_COLUMNS = [
     *(f"{name}{end}" for name in RATES for end in ("", "_min", "_max")), "epoch_start_n",
@@ -54,8 +54,9 @@ def two_numbers(rows: pd.DataFrame) -> pd.DataFrame:
     """Return RATES by path: the rate in the later half of each epoch, and the cost of its start.
 
     In the first half batches that were loaded ahead may still hide the wait, and workers that start may still
-    lengthen it. epoch_start_s: the seconds of an epoch less those that its images take at the steady rate,
-    median over the epochs that began after warm-up. NaN without such a one; both, where epochs have fewer
+    lengthen it. In the later half batches that workers made ahead may be used up. epoch_start_s: the seconds
+    of an epoch less those that its images take at the steady rate, median over the epochs that began after
+    warm-up. NaN without such a one; both, where epochs have fewer
     than FEWEST_STEPS. A last epoch that was cut short counts if it has half of its steps.
     """
     longest = rows.groupby("path")["length"].transform("max")

@@ -69,7 +69,7 @@ def _walk(folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Iter
             if entry.is_dir():
                 yield f"{prefix}{entry.name}/"
                 yield from _walk(Path(entry.path), f"{prefix}{entry.name}/", (*above, here))
-            elif entry.is_symlink() or entry.is_file():  # a pipe would be waited for
+            else:
                 yield f"{prefix}{entry.name}"
 
 

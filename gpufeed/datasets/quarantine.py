@@ -4,6 +4,7 @@ So every loader, cache and comparison sees the same samples, and none of them me
 """
 
 import logging
+import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -69,8 +70,11 @@ def check_files(files: list[Path], sizes: list[tuple[int, int]]) -> list[str | N
 def check_file(decoder: PillowDecoder, file: Path, size: tuple[int, int]) -> str | None:
     """Return what `check_files` returns for one file."""
     try:
-        if (count := file.stat().st_size) > MOST_BYTES:
-            return f"{count} bytes, at most {MOST_BYTES} are read"
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe could block forever
+            return "not a regular file"
+        if found.st_size > MOST_BYTES:
+            return f"{found.st_size} bytes, at most {MOST_BYTES} are read"
         decoded = decoder.decode([file.read_bytes()])
     except OSError as error:
         return f"cannot be read: {error.strerror}"

@@ -114,11 +114,14 @@ def encoded(pixels: np.ndarray, format: str, **options: Any) -> bytes:
 def link_or_copy(file: Path, target: Path) -> None:
     """Hard-link a file, or copy it if the file system or its owner does not allow that.
 
-    A file that cannot be read becomes a symbolic link: gpufeed.datasets.quarantine follows it and says why.
+    What cannot be read, a pipe for one, becomes a symbolic link: gpufeed.datasets.quarantine follows it and
+    says why.
     Raises OSError where a copy cannot be written.
     """
     try:
         original = file.resolve(strict=True)  # so as not to link a symbolic link
+        if not original.is_file():
+            raise OSError("not a regular file")
         with suppress(OSError):
             os.link(original, target)
             return
@@ -135,6 +138,8 @@ def header_shape(data: bytes | Path) -> tuple[int, int, int]:
 
     Such a file still gets a row: gpufeed.datasets.quarantine removes it and says why.
     """
+    if isinstance(data, Path) and not data.is_file():  # opening a pipe could block forever
+        return NO_SHAPE
     try:
         with Image.open(data if isinstance(data, Path) else io.BytesIO(data)) as image:
             return image.height, image.width, len(image.getbands())

@@ -246,10 +246,13 @@ def test_all_links_to_nothing_are_told_at_once_or_left_out(tmp_path, form):
     assert all(link.is_symlink() for link in gone)  # the user's own stay
 
 
-def test_a_pipe_named_like_an_image_is_not_waited_for(tmp_path):
+@pytest.mark.parametrize("form", ["folders", "packed"])
+def test_a_pipe_named_like_an_image_is_not_waited_for(tmp_path, form):
     source = write(tmp_path / "own", FLAT)
     os.mkfifo(source / "a/pipe.jpg")
-    assert len(prepared(source, tmp_path / "out")) == len(FLAT)
+    with pytest.raises(GpufeedError, match=r"a/pipe\.jpg: not a regular file"):
+        prepare("image_folder", [source], tmp_path / "out", "own", {}, form=form)
+    assert len(prepare("image_folder", [source], tmp_path / "out", "own", {}, 0.5, form=form)) == len(FLAT)
 
 
 def test_a_folder_that_is_missing_is_told(tmp_path):

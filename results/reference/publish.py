@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from gpufeed.core.packed_results import ENDING, pack, unpacked
 from gpufeed.core.run_time_estimate import KINDS, durations
-from gpufeed.report import publish
+from gpufeed.report import publish, wording
 
 PUBLISHED = Path("results/reference")
 BEGUN = PUBLISHED / "begun"  # blocks of what is not all there yet, as they come from the machines
@@ -172,6 +172,21 @@ def commits(found: Path) -> dict[Path, str | None]:
     }
 
 
+def refuse_changed(node: Path) -> None:
+    """Exit where a document is not of a commit without changes; older ones, without a machine, may not know."""
+    wrong = []
+    for path in sorted(node.rglob("*.json")):
+        found = json.loads(path.read_text())
+        made_by = found.get("environment", {}) if isinstance(found, dict) else {}
+        if "machine" in made_by and not (made_by["commit"] and made_by["dirty"] is False):
+            wrong.append(f"{path} ({wording.commit(made_by['commit'], made_by['dirty'])})")
+    if wrong:
+        sys.exit(
+            f"found {len(wrong)} documents of code that is no commit, the first {wrong[0]}; expected those of "
+            "a clean clone: measure them again, and until then keep them out"
+        )
+
+
 def archives(root: Path) -> dict[str, list[Path]]:
     """The documents below a folder of results, by the experiment in whose archive they are."""
     found: dict[str, list[Path]] = {}
@@ -254,6 +269,7 @@ def main() -> int:
     ).stdout.split()
     if not given.numbers:
         for node in nodes:
+            refuse_changed(node)
             parts(node)
         figure_of_the_readme(REFERENCE / "h200")
         make_pages(list(PAGES if given.pages else KEPT))

@@ -227,6 +227,19 @@ def test_pages_name_documents_and_archives_that_are_published():
             assert (REPOSITORY / named).exists(), (path.name, named)
 
 
+@pytest.mark.parametrize("told", [{"dirty": True}, {"dirty": None}, {"commit": None}])
+def test_what_is_no_commit_is_not_published(tmp_path, told):
+    clean = {"machine": "0123abcd", "commit": COMMIT, "dirty": False}
+    for name, made_by in (("clean", clean), ("older", {"commit": COMMIT, "dirty": None})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"environment": made_by}))
+    (tmp_path / "list.json").write_text("[]")
+    publish.refuse_changed(tmp_path)
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps({"environment": clean | told}))
+    with pytest.raises(SystemExit, match=f"1 documents .*{path}"):
+        publish.refuse_changed(tmp_path)
+
+
 def test_a_compact_table_of_steps_has_the_same_values_and_is_written_once(tmp_path):
     path = tmp_path / "0.steps.parquet"
     table = pd.DataFrame({"experiment": ["e"] * 500, "step": range(500)})

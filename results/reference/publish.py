@@ -173,7 +173,7 @@ def commits(found: Path) -> dict[Path, str | None]:
 
 
 def refuse_changed(node: Path) -> None:
-    """Exit where a document is not of a commit without changes; older ones, without a machine, may not know."""
+    """Exit where a document is not of a commit without changes; older ones, without machine, may not know."""
     wrong = []
     for path in sorted(node.rglob("*.json")):
         found = json.loads(path.read_text())
@@ -182,8 +182,8 @@ def refuse_changed(node: Path) -> None:
             wrong.append(f"{path} ({wording.commit(made_by['commit'], made_by['dirty'])})")
     if wrong:
         sys.exit(
-            f"found {len(wrong)} documents of code that is no commit, the first {wrong[0]}; expected those of "
-            "a clean clone: measure them again, and until then keep them out"
+            f"found {len(wrong)} documents of code that is no commit, the first {wrong[0]}; expected those "
+            "of a clean clone: measure them again, and until then keep them out"
         )
 
 

@@ -249,7 +249,7 @@ def to_svg(figure: Figure) -> str:
     buffer = io.StringIO()
     with look():
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return re.sub(f'<g id="{HINT}([^"]*)">', r"<g><title>\1</title>", buffer.getvalue())
+    return compact(re.sub(f'<g id="{HINT}([^"]*)">', r"<g><title>\1</title>", buffer.getvalue()))
 
 
 PLACES = re.compile(r'(\s(?:d|points|transform|x|y|x1|x2|y1|y2|width|height)=")([^"]*)"')
@@ -257,12 +257,14 @@ LONG = re.compile(r"-?\d+\.\d{3,}")
 
 
 def compact(svg: str) -> str:
-    """Return the same drawing in fewer bytes: rounded coordinates, no comments, one font family."""
+    """Return the same drawing in fewer bytes: rounded coordinates, one font, no comments or unused ids."""
 
     def rounded(number: re.Match) -> str:
         return f"{float(number.group()):.2f}".rstrip("0").rstrip(".")
 
     svg = PLACES.sub(lambda found: found[1] + LONG.sub(rounded, found[2]) + '"', svg)
+    used = set(re.findall(r'(?:url\(|href=")#([^")]*)', svg))
+    svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: 'DejaVu Sans', sans-serif", svg)
     svg = re.sub(r"(font: [^;\"]*?px )[^;\"]*", r"\1'DejaVu Sans', sans-serif", svg)
@@ -271,7 +273,7 @@ def compact(svg: str) -> str:
 
 def inline_svg(svg: str, prefix: str, title: str) -> str:
     """Return the `<svg>` element alone; `prefix` (letters, digits, hyphens) makes its ids unique."""
-    element = compact(svg[svg.index("<svg ") :])
+    element = svg[svg.index("<svg ") :]
     element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", element)
     for colour, ink in INKS.items():
         element = re.sub(rf"{colour}\b", f"var({ink})", element)

@@ -1,6 +1,6 @@
 """The published results, made anew from their documents: python results/reference/publish.py
 
-From the checkout: archives, tables, the figures that a page of the docs shows, two or three reports,
+From the checkout: archives, tables, the figures that a page of the docs shows, one report,
 headline.json, durations.json, and the numbers in README and docs. After a run: --add h200=FOLDER, with what
 measure.py collected; its experiments replace those that are there, or join them if all are of one commit.
 build/reference has all of it unpacked afterwards. --pages changes nothing in the tree: it makes all reports
@@ -31,12 +31,12 @@ BEGUN = PUBLISHED / "begun"  # blocks of what is not all there yet, as they come
 REFERENCE = Path("build/reference")  # as deep, so that links from one are links from the other
 ACCURACIES = "accuracy"  # an experiment whose rates do not count, since other work shared its GPUs
 # which the tree has, beside the documents, the tables and the figures that a page of the docs shows
-KEPT = ("h200/report-photographs.html", "h100/report-photographs.html")
+KEPT = ("h200/report-photographs.html",)
 # page -> the config that its command names, its experiments, and the repeats of which all are there
 PAGES = {
     "h200/report.html": ("reference", ("gpu_decoding", "tensor_cache", "hybrid_gpu"), 3),
     "h200/report-feed.html": ("reference", ("feed",), 1),
-    "h200/report-peers.html": ("reference", ("peers",), 2),
+    "h200/report-peers.html": ("reference", ("peers",), 3),
     "h200/report-accelerated_vit.html": ("reference", ("accelerated_vit", "inference"), 2),
     "h200/report-photographs.html": ("reference", ("photographs",), 3),
     "h200/report-accuracy.html": ("accuracy", ("accuracy",), 3),
@@ -45,13 +45,6 @@ PAGES = {
     "h100/report.html": ("reference", ("gpu_decoding", "tensor_cache"), 2),
     "h100/report-accelerated_vit.html": ("reference", ("accelerated_vit",), 2),
     "h100/report-feed.html": ("reference", ("feed",), 1),
-    "h100/report-photographs.html": ("reference", ("photographs",), 3),
-}
-# page -> what its reader must know besides the documents
-NOTES = {
-    "h100/report-photographs.html": "The rates of <code>spdl</code>, <code>spdl_processes</code> and "
-    "<code>torchcodec_cuda</code> are too low because of faults in our code that have been fixed since; "
-    "the page of the H200 has the new ones.",
 }
 
 
@@ -122,7 +115,7 @@ def page(node: Path, name: str, config: str, experiments: tuple[str, ...], repea
 
 
 def linked(path: Path, titles: dict[Path, str]) -> str:
-    """A page with its note, and links to those of the same machine, and of the same experiments on others."""
+    """A page with links to those of the same machine, and of the same experiments on others, if any."""
     asked = {REFERENCE / name: set(experiments) for name, (_, experiments, _) in PAGES.items()}
     lines = []
     for other, title in titles.items():
@@ -131,9 +124,7 @@ def linked(path: Path, titles: dict[Path, str]) -> str:
         elif other.parent == path.parent or asked[other] & asked[path]:
             lines.append(f'<li><a href="{os.path.relpath(other, path.parent)}">{title}</a></li>')
     head = '<nav aria-label="Published pages"><details><summary>Other published pages</summary><ul>'
-    nav = [head, *lines, "</ul></details></nav>"]
-    if note := NOTES.get(path.relative_to(REFERENCE).as_posix()):
-        nav.append(f'<p role="note"><b>Note:</b> {note}</p>')
+    nav = [head, *lines, "</ul></details></nav>"] if len(lines) > 1 else []
     return path.with_name(f"{path.name}.new").read_text().replace("<!-- pages -->", "\n".join(nav), 1)
 
 

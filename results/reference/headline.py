@@ -136,15 +136,15 @@ def in_percent(cell: pd.Series, limit: pd.Series) -> list[int]:
 ROWS = {  # page -> the loaders of its table of shares, and where n of its columns is
     README: (
         "resident host_cache cuda_jpeg dali_gpu_reader dali_gpu torchvision_cuda ffcv dataloader_workers",
-        "medians and ranges with CUDA 13, n = N repeats with 16 cores and N with 2.",
+        "medians and ranges with CUDA 13, n = N with 16 cores and n = N with 2 cores.",
     ),
     DALI: (
         "cuda_jpeg dali_gpu_reader dali_gpu torchvision_cuda ffcv dali_cpu dataloader_workers",
-        "medians and ranges, n = N with 16 cores and N with 2:",
+        "medians and ranges, n = N with 16 cores and n = N with 2 cores:",
     ),
     MEMORY: (
         "cuda_jpeg dali_gpu_reader torchvision_cuda ffcv dataloader_workers webdataset_resampled",
-        "compiled, CUDA graphs, one H200, n = N with 16 cores and N with 2.",
+        "compiled, CUDA graphs, one H200, n = N with 16 cores and n = N with 2 cores.",
     ),
 }
 

@@ -27,7 +27,7 @@ from gpufeed.core.registry import DECODERS, LOADERS
 from gpufeed.datasets.image_folder import IN_PLACE, read_headers
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import Batch, Loader, make_loader
-from gpufeed.loaders.gpu_only_dataset import manifest_of, pick_device
+from gpufeed.loaders.gpu_only_dataset import check_writable, manifest_of, pick_device
 from gpufeed.system.devices import resolve_device
 from gpufeed.system.environment import cores_allowed
 from gpufeed.training.distributed.process_group import steps_in_epoch
@@ -183,10 +183,17 @@ def loader(
     """
     if name in LOADERS and LOADERS[name].ceiling:
         raise unknown("loader", name, [one for one in LOADERS if not LOADERS[one].ceiling], "gpufeed.loader")
-    axes = {"batch_size": batch_size, "workers": workers, "prefetch_factor": prefetch_factor, "seed": seed}
-    axes |= {"pin_memory": pin_memory, "persistent_workers": persistent_workers, "resize": resize}
-    check_axes(axes, "gpufeed.loader")
+    check_axes(
+        {"batch_size": batch_size, "seed": seed, "pin_memory": pin_memory},
+        "gpufeed.loader",
+        workers=workers,
+        prefetch_factor=prefetch_factor,
+        persistent_workers=persistent_workers,
+        resize=resize,
+    )
     check_moments(mean, std)
+    check_dict("recipe", recipe, '{"size": 224}')
+    check_dict("augment_options", augment_options, '{"brightness": 0.2}')
     where = resolve_device("auto") if device == "auto" else pick_device(device)
     manifest = opened(source, resize)
     options = {**read_hyper("augment", augment), **(augment_options or {})}
@@ -224,7 +231,12 @@ def loader(
         raise unknown("decoder", cache_decoder, choices, "cache_decoder")
     training = split == "train" if training is None else training
     by = make_augment(augment if training else "none", cell, manifest, seed)
-    request = load_request(cell, manifest, stores_in(cell, manifest, folder, cache_decoder), where, seed, by)
+    try:
+        stores = stores_in(cell, manifest, folder, cache_decoder)
+    except OSError:
+        check_writable(folder)  # says so if that is why
+        raise
+    request = load_request(cell, manifest, stores, where, seed, by)
     drawn = request.recipe if training or request.recipe is None else request.recipe.for_evaluation()
     request = replace(request, split=split, shuffle=training, recipe=drawn, ungathered=False)
     made = make_loader(name, request)
@@ -271,6 +283,16 @@ def check_moments(mean: Sequence[float] | None, std: Sequence[float] | None) -> 
             )
 
 
+def check_dict(name: str, given: object, example: str) -> None:
+    """Raise GpufeedError unless options, if given, are a dict."""
+    if given is not None and not isinstance(given, Mapping):
+        raise GpufeedError(
+            f"{name}: {given!r}, in gpufeed.loader",
+            "a dict of options",
+            f"write {name}={example}, for example",
+        )
+
+
 def moments(
     manifest: Manifest, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> dict[str, list[float]]:
@@ -307,7 +329,7 @@ def prepare(
 
     Raises GpufeedError for an unknown name, a failed download and too many broken images.
     """
-    check_axes({"resize": resize, "limit": limit}, "gpufeed.prepare")
+    check_axes({}, "gpufeed.prepare", resize=resize, limit=limit)
     config, name = shipped(), str(source)
     if name not in config["sources"]:
         path = expanded(source).absolute()

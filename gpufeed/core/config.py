@@ -246,6 +246,14 @@ def check_axes(values: Mapping, place: str, **optional: object) -> None:
             raise explain(error, place, [name, *error.absolute_path])
 
 
+def check_dict(name: str, given: object, place: str, example: str) -> None:
+    """Raise GpufeedError unless options are a dict or None."""
+    if given is not None and not isinstance(given, Mapping):
+        raise GpufeedError(
+            f"{name}: {given!r}, in {place}", "a dict of options", f"write such as {name}={example}"
+        )
+
+
 def read_hyper(group: str, name: str) -> dict:
     """Return the checked defaults of a model, trainer or augment from config/hydra; {} without options."""
     if is_reference(name):

@@ -19,7 +19,7 @@ import torch
 from gpufeed.core.cell_matrix import check_names
 from gpufeed.core.cells import Cell, impossible, settle
 from gpufeed.core.compose import shipped
-from gpufeed.core.config import check_axes, check_hyper, read_hyper
+from gpufeed.core.config import check_axes, check_dict, check_hyper, read_hyper
 from gpufeed.core.config_sources import check_source
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.folders import expanded
@@ -126,8 +126,20 @@ def whole(state: dict[str, int]) -> dict[str, int]:
 class Feed(Batches):
     """Yields (images, labels) of each batch; open until `close`, which `with` calls."""
 
+    closed = False
+
+    def __iter__(self) -> Iterator[PICTURE]:
+        if self.closed:
+            raise GpufeedError(
+                "an epoch of a closed loader",
+                "one that is open: until `close`, or within its `with`",
+                "call gpufeed.loader again",
+            )
+        return super().__iter__()
+
     def close(self) -> None:
         """End the loader's threads and processes; safe to call twice."""
+        self.closed = True
         self.end()
         self.loader.close()
 
@@ -192,8 +204,8 @@ def loader(
         resize=resize,
     )
     check_moments(mean, std)
-    check_dict("recipe", recipe, '{"size": 224}')
-    check_dict("augment_options", augment_options, '{"brightness": 0.2}')
+    check_dict("recipe", recipe, "gpufeed.loader", '{"size": 224}')
+    check_dict("augment_options", augment_options, "gpufeed.loader", '{"brightness": 0.2}')
     where = resolve_device("auto") if device == "auto" else pick_device(device)
     manifest = opened(source, resize)
     options = {**read_hyper("augment", augment), **(augment_options or {})}
@@ -283,16 +295,6 @@ def check_moments(mean: Sequence[float] | None, std: Sequence[float] | None) -> 
             )
 
 
-def check_dict(name: str, given: object, example: str) -> None:
-    """Raise GpufeedError unless options, if given, are a dict."""
-    if given is not None and not isinstance(given, Mapping):
-        raise GpufeedError(
-            f"{name}: {given!r}, in gpufeed.loader",
-            "a dict of options",
-            f"write {name}={example}, for example",
-        )
-
-
 def moments(
     manifest: Manifest, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> dict[str, list[float]]:
@@ -317,7 +319,7 @@ def prepare(
     *,
     resize: tuple[int, int] | None = None,
     limit: int | None = None,
-    archives: Sequence[str | Path] = (),
+    archives: str | Path | Sequence[str | Path] = (),
 ) -> Manifest:
     """Return the manifest of a dataset; download or lay out and check it first if it is missing.
 
@@ -325,7 +327,7 @@ def prepare(
     class folders, or a zip or tar of it, of which one image in ten is held out if there is no evaluation
     folder. Every image is decoded once; those that cannot be decoded are left out and listed in
     `info.quarantined`. resize: (height, width) to which loaders resize all images. limit: training images at
-    most. archives: more folders that are searched before a download.
+    most. archives: a folder, or several, that are searched before a download.
 
     Raises GpufeedError for an unknown name, a failed download and too many broken images.
     """
@@ -343,6 +345,7 @@ def prepare(
     row = {**config["sources"][name], **{key: own for key, own in changes.items() if own is not None}}
     check_source(row, "gpufeed.prepare")
     config = {**config, "sources": {**config["sources"], name: row}}
-    places = [Path(data_folder), *map(Path, archives), *config["archives"]]
+    own = [archives] if isinstance(archives, str | Path) else archives
+    places = [data_folder, *own, *config["archives"]]
     shelf = shelf_of({**config, "data_folder": data_folder, "archives": places})
     return Manifest.read(dataset(name, config, shipped(), shelf))

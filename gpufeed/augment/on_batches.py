@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from gpufeed.augment.base import DeviceAugment
-from gpufeed.core.config import check_hyper, read_hyper
+from gpufeed.core.config import check_dict, check_hyper, read_hyper
 from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.registry import AUGMENTS, fetch
 
@@ -51,6 +51,7 @@ def batch_augment(
     """
     choices = [one for one, entry in AUGMENTS.items() if entry.where == "device"]
     require_known("augment", name, choices, "gpufeed.batch_augment")
+    check_dict("options", options, "gpufeed.batch_augment", '{"brightness": 0.2}')
     found = {**read_hyper("augment", name), **(options or {})}
     check_hyper("augment", name, found, "gpufeed.batch_augment")
     return BatchAugment(fetch("augment", name)(mean, std, seed, found))

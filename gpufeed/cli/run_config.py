@@ -116,6 +116,10 @@ def source_of(asked: Namespace, sources: Mapping[str, Any], limit: int) -> tuple
             )
         name = given if given in sources else plain(short(given))
         return name, limited if given in sources else source
+    if folder.exists():
+        raise GpufeedError(
+            f"{folder}, which is a file", KINDS_OF_DATA, "name a folder; unpack an archive first"
+        )
     if os.sep in given:
         raise GpufeedError(f"no folder {folder}", KINDS_OF_DATA, "correct its path, or mount what it lies on")
     error = unknown("folder or dataset", given, sources, HERE)

@@ -178,7 +178,8 @@ def impossible(cell: Cell) -> str | None:
     if RECIPES[cell.recipe].of_loader and (sentence := why_no_windows(cell)):
         return sentence
     if cell.decoder != "pillow" and cell.decoder not in loader.decoders:
-        return f"{cell.loader} has no choice of decoder, so decoder must be pillow"
+        which = f"does not decode by {cell.decoder}" if loader.decoders else "has no choice of decoder"
+        return f"{cell.loader} {which}, so decoder must be {' or '.join(loader.decoders or ('pillow',))}"
     if cell.hw_decoder_load is not None and not loader.engines:
         return f"{cell.loader} does not use a GPU's JPEG engines, so hw_decoder_load must be null"
     if cell.source.get("resize") and not loader.resizes:

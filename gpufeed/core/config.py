@@ -228,22 +228,30 @@ def check_hyper(group: str, name: str, values: object, place: str) -> None:
         raise explain(error, place, path[:1] + path[2:])  # as in overrides: without the name
 
 
-def check_axes(values: Mapping, place: str) -> None:
+def check_axes(values: Mapping, place: str, **optional: object) -> None:
     """Raise GpufeedError for the first value of an axis, a source's key or the seed that the schema refuses.
 
-    An axis has one value here. None is not checked.
+    An axis has one value here. optional: more of them, which may be None.
     """
     schema = validator("config").schema
     definitions = schema["$defs"]
     known = {"seed": schema["properties"]["seed"]}
     known |= definitions["source"]["properties"] | definitions["block"]["properties"]
-    for name, value in values.items():
+    given = {name: value for name, value in optional.items() if value is not None}
+    for name, value in {**values, **given}.items():
         described = known[name]
         described = one_value(definitions.get(described.get("$ref", "").rpartition("/")[2], described))
-        given = list(value) if isinstance(value, tuple) else value
-        errors = () if value is None else validator("config").evolve(schema=described).iter_errors(given)
-        if error := next(iter(errors), None):
+        value = list(value) if isinstance(value, tuple) else value
+        if error := next(validator("config").evolve(schema=described).iter_errors(value), None):
             raise explain(error, place, [name, *error.absolute_path])
+
+
+def check_dict(name: str, given: object, place: str, example: str) -> None:
+    """Raise GpufeedError unless options are a dict or None."""
+    if given is not None and not isinstance(given, Mapping):
+        raise GpufeedError(
+            f"{name}: {given!r}, in {place}", "a dict of options", f"write such as {name}={example}"
+        )
 
 
 def read_hyper(group: str, name: str) -> dict:

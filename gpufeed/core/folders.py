@@ -72,7 +72,8 @@ def settle_folders(config: dict) -> None:
     for key in ("data", "results"):
         folder = expanded(config[key])
         try:
-            wrong = next((f"{one} is a file" for one in (folder, *folder.parents) if one.is_file()), "")
+            place = existing(folder)
+            wrong = "" if place.is_dir() else f"{place} is a file"
         except OSError as error:
             wrong = str(error)
         if braces := set("{}") & set(config[key]):

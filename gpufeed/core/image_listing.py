@@ -41,10 +41,13 @@ def names_below(folder: Path) -> list[str]:
     Raises GpufeedError if it is no folder, or if a folder below it may not be read.
     """
     if not folder.is_dir():
+        is_file = folder.exists()
         raise GpufeedError(
-            f"no folder {folder}",
+            f"{folder}, which is a file" if is_file else f"no folder {folder}",
             "a folder of images in folders of their classes",
-            "correct `folder` in its source, or mount what it lies on",
+            "unpack it, or name the archive under `files` of its source"
+            if is_file
+            else "correct `folder` in its source, or mount what it lies on",
         )
     try:
         return sorted(_walk(folder, "", ()))

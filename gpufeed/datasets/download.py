@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import NO_ROOM, enough_disk, sha256_of
+from gpufeed.core.folders import expanded
 
 CONNECT_S, READ_S = 20, 60  # give up waiting for a connection, for the next bytes
 WINDOW_S, SLOWEST = 60, 1024  # a server slower than this many bytes/s over the window counts as stalled
@@ -236,7 +237,7 @@ def fetch(
     next place or call resumes from there. Raises GpufeedError if no place has the file, with the reason for
     each, and if the disk is full.
     """
-    target, archives = Path(target), [Path(folder) for folder in archives]
+    target, archives = Path(target), [expanded(folder) for folder in archives]
     partial = target.with_name(target.name + ".partial")
     reasons, slow = [], []
     with enough_disk(target.parent):

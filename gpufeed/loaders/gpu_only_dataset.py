@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from gpufeed.augment.base import Normalise
+from gpufeed.core.config import check_axes
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.folders import expanded
 from gpufeed.datasets import image_folder
@@ -87,6 +88,7 @@ class GPUOnlyDataset(Dataset):
         does not fit into memory (before anything is decoded), and as gpufeed.stores.decoded_cache.build does.
         """
         check_options(max_samples, image_size, dtype, max_quarantined_share)
+        check_axes({}, "GPUOnlyDataset", workers=workers)
         self.manifest = manifest_of(source)
         self.device, self.dtype = pick_device(device), dtype
         self.ids = draw(self.manifest.ids(split), max_samples)
@@ -108,7 +110,8 @@ class GPUOnlyDataset(Dataset):
         check_room(len(self.ids), pixels.chosen.image_size(), self.device, buffers)
         if found is None:
             share = max_quarantined_share if plain else None
-            found = pixels.build(asked, workers or cores_allowed(), share)
+            cores = cores_allowed() if workers in (None, 0, "auto") else workers
+            found = pixels.build(asked, cores, share)
         self.cache, about = found.path, CacheInfo.read(found.path)
         self.quarantined = about.quarantined
         check_share(self.quarantined, about.count, max_quarantined_share)

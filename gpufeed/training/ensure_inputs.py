@@ -15,7 +15,7 @@ from gpufeed.core.cell_matrix import QUANTITY, content, quantity, source_options
 from gpufeed.core.cells import Cell
 from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError, require_known
-from gpufeed.core.folders import expanded
+from gpufeed.core.folders import check_apart, expanded
 from gpufeed.core.image_listing import FOLDER
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, load, store_file
 from gpufeed.datasets.download import LEAST_KB_S, SourceFile, fetch
@@ -73,6 +73,8 @@ def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
     if usual.exists() or options or not as_shipped:
         digest = hashlib.sha256(json.dumps(made_of | place, sort_keys=True).encode()).hexdigest()[:8]
         usual = shelf.root / f"{name}-{digest}" / "manifest.parquet"
+    if "folder" in source:
+        check_apart(expanded(source["folder"]), usual.parent)  # before a folder is made there
     with one_builder(usual):
         if not holds(usual, source, options):
             make(name, config, shipped, shelf, usual.parent)

@@ -88,8 +88,8 @@ class ImageDataModule(LightningDataModule):
         choices = [name for name, entry in LOADERS.items() if not entry.ceiling]  # ceilings repeat one batch
         require_known("loader", self.loader, choices, where)
         check_names(axes, where, config["sources"])
-        numbers = {key: getattr(self, key) for key in ("batch_size", "prefetch_factor", "seed")}
-        check_axes({**numbers, "workers": self.num_workers}, where)
+        needed = {"batch_size": self.batch_size, "seed": self.seed}
+        check_axes(needed, where, workers=self.num_workers, prefetch_factor=self.prefetch_factor)
         entry = LOADERS[axes["loader"]]
         options = {**read_hyper("augment", self.augment), **self.augment_options}
         check_hyper("augment", self.augment, options, where)

@@ -19,7 +19,7 @@ import torch
 from gpufeed.core.cell_matrix import check_names
 from gpufeed.core.cells import Cell, impossible, settle
 from gpufeed.core.compose import shipped
-from gpufeed.core.config import check_axes, check_hyper, read_hyper
+from gpufeed.core.config import check_axes, check_dict, check_hyper, read_hyper
 from gpufeed.core.config_sources import check_source
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.folders import expanded
@@ -27,7 +27,7 @@ from gpufeed.core.registry import DECODERS, LOADERS
 from gpufeed.datasets.image_folder import IN_PLACE, read_headers
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import Batch, Loader, make_loader
-from gpufeed.loaders.gpu_only_dataset import manifest_of, pick_device
+from gpufeed.loaders.gpu_only_dataset import check_writable, manifest_of, pick_device
 from gpufeed.system.devices import resolve_device
 from gpufeed.system.environment import cores_allowed
 from gpufeed.training.distributed.process_group import steps_in_epoch
@@ -126,8 +126,20 @@ def whole(state: dict[str, int]) -> dict[str, int]:
 class Feed(Batches):
     """Yields (images, labels) of each batch; open until `close`, which `with` calls."""
 
+    closed = False
+
+    def __iter__(self) -> Iterator[PICTURE]:
+        if self.closed:
+            raise GpufeedError(
+                "an epoch of a closed loader",
+                "one that is open: until `close`, or within its `with`",
+                "call gpufeed.loader again",
+            )
+        return super().__iter__()
+
     def close(self) -> None:
         """End the loader's threads and processes; safe to call twice."""
+        self.closed = True
         self.end()
         self.loader.close()
 
@@ -183,10 +195,17 @@ def loader(
     """
     if name in LOADERS and LOADERS[name].ceiling:
         raise unknown("loader", name, [one for one in LOADERS if not LOADERS[one].ceiling], "gpufeed.loader")
-    axes = {"batch_size": batch_size, "workers": workers, "prefetch_factor": prefetch_factor, "seed": seed}
-    axes |= {"pin_memory": pin_memory, "persistent_workers": persistent_workers, "resize": resize}
-    check_axes(axes, "gpufeed.loader")
+    check_axes(
+        {"batch_size": batch_size, "seed": seed, "pin_memory": pin_memory},
+        "gpufeed.loader",
+        workers=workers,
+        prefetch_factor=prefetch_factor,
+        persistent_workers=persistent_workers,
+        resize=resize,
+    )
     check_moments(mean, std)
+    check_dict("recipe", recipe, "gpufeed.loader", '{"size": 224}')
+    check_dict("augment_options", augment_options, "gpufeed.loader", '{"brightness": 0.2}')
     where = resolve_device("auto") if device == "auto" else pick_device(device)
     manifest = opened(source, resize)
     options = {**read_hyper("augment", augment), **(augment_options or {})}
@@ -224,7 +243,12 @@ def loader(
         raise unknown("decoder", cache_decoder, choices, "cache_decoder")
     training = split == "train" if training is None else training
     by = make_augment(augment if training else "none", cell, manifest, seed)
-    request = load_request(cell, manifest, stores_in(cell, manifest, folder, cache_decoder), where, seed, by)
+    try:
+        stores = stores_in(cell, manifest, folder, cache_decoder)
+    except OSError:
+        check_writable(folder)  # says so if that is why
+        raise
+    request = load_request(cell, manifest, stores, where, seed, by)
     drawn = request.recipe if training or request.recipe is None else request.recipe.for_evaluation()
     request = replace(request, split=split, shuffle=training, recipe=drawn, ungathered=False)
     made = make_loader(name, request)
@@ -295,7 +319,7 @@ def prepare(
     *,
     resize: tuple[int, int] | None = None,
     limit: int | None = None,
-    archives: Sequence[str | Path] = (),
+    archives: str | Path | Sequence[str | Path] = (),
 ) -> Manifest:
     """Return the manifest of a dataset; download or lay out and check it first if it is missing.
 
@@ -303,11 +327,11 @@ def prepare(
     class folders, or a zip or tar of it, of which one image in ten is held out if there is no evaluation
     folder. Every image is decoded once; those that cannot be decoded are left out and listed in
     `info.quarantined`. resize: (height, width) to which loaders resize all images. limit: training images at
-    most. archives: more folders that are searched before a download.
+    most. archives: a folder, or several, that are searched before a download.
 
     Raises GpufeedError for an unknown name, a failed download and too many broken images.
     """
-    check_axes({"resize": resize, "limit": limit}, "gpufeed.prepare")
+    check_axes({}, "gpufeed.prepare", resize=resize, limit=limit)
     config, name = shipped(), str(source)
     if name not in config["sources"]:
         path = expanded(source).absolute()
@@ -321,6 +345,7 @@ def prepare(
     row = {**config["sources"][name], **{key: own for key, own in changes.items() if own is not None}}
     check_source(row, "gpufeed.prepare")
     config = {**config, "sources": {**config["sources"], name: row}}
-    places = [Path(data_folder), *map(Path, archives), *config["archives"]]
+    own = [archives] if isinstance(archives, str | Path) else archives
+    places = [data_folder, *own, *config["archives"]]
     shelf = shelf_of({**config, "data_folder": data_folder, "archives": places})
     return Manifest.read(dataset(name, config, shipped(), shelf))

@@ -111,7 +111,7 @@ class WatchedEpoch:
         # the loader's error while batches were fetched to be held
         self.ended: Exception | None = None
         self.steps: int | None = None  # of this epoch, if known
-        self.number, self.began, self.first_at = -1, 0.0, 0.0
+        self.number, self.began, self.first_at, self.first_bytes = -1, 0.0, 0.0, (0, 0)
         if self.here:
             self.end_epoch()
             self.number, self.began = self.record.begin_epoch(), time.perf_counter()
@@ -156,6 +156,8 @@ class WatchedEpoch:
             record.drop()
             raise
         ended = time.perf_counter()
+        if self.number != record.epochs:  # another thread began an epoch meanwhile
+            return batch
         if not record.at:
             record.epoch_start_seconds.append(ended - self.began)
             self.first_bytes = batches.held_bytes(batch)

@@ -114,6 +114,14 @@ def test_evaluation_is_in_order_and_a_seed_gives_the_same_batches(photos):
     assert not torch.equal(first, other)
 
 
+def test_a_closed_loader_begins_no_epoch(photos):
+    for name in ("dataloader_sync", "resident"):
+        with gpufeed.loader(name, "photos", batch_size=16, device="cpu") as batches:
+            assert sum(len(labels) for _, labels in batches) == IMAGES
+        with pytest.raises(gpufeed.GpufeedError, match="an epoch of a closed loader"):
+            next(iter(batches))
+
+
 def test_a_store_is_built_once_where_it_was_asked_for(photos, tmp_path):
     wanted = {"batch_size": 16, "device": "cpu", "cache_folder": "kept"}
     for _ in range(2):
@@ -226,6 +234,14 @@ def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog
         ({"name": "dataloader_workers", "workers": 1, "prefetch_factor": -1}, "prefetch_factor: -1"),
         ({"persistent_workers": "no"}, "persistent_workers: 'no'"),
         ({"seed": -1}, "seed: -1"),
+        ({"seed": None}, "seed: None"),
+        ({"batch_size": None}, "batch_size: None"),
+        ({"recipe": "random_resized_crop"}, "recipe: 'random_resized_crop', in gpufeed.loader"),
+        ({"augment_options": ["brightness"]}, "augment_options: ['brightness'], in gpufeed.loader"),
+        (
+            {"name": "resident", "cache_folder": __file__},
+            "a folder for the decoded images that you may write",
+        ),
         ({"resize": 32}, "resize: 32, in gpufeed.loader\nexpected: type array"),
         ({"resize": (32,)}, "resize: [32], in gpufeed.loader\nexpected: type array; entries: at least 2"),
         ({"resize": (0, 0)}, "resize.0: 0, in gpufeed.loader\nexpected: type integer; at least 8"),
@@ -241,11 +257,22 @@ def test_what_cannot_be_is_a_sentence(photos, changes, said):
         gpufeed.loader(**wanted)
 
 
+def test_archives_are_one_folder_or_several(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for archives in ("kept", ["kept"]):
+        with pytest.raises(gpufeed.GpufeedError, match=r"no imagenet-800\.zip in data, kept, archives"):
+            gpufeed.prepare("imagenet_800", archives=archives)
+
+
 def test_what_cannot_be_prepared_is_a_sentence(photos):
     with pytest.raises(gpufeed.GpufeedError, match="source or folder 'no_folder'"):
         gpufeed.prepare("no_folder")
     with pytest.raises(gpufeed.GpufeedError, match=r"resize: 32, in gpufeed\.prepare"):
         gpufeed.prepare("photos", resize=32)
+    before = sorted(os.listdir("photos"))
+    with pytest.raises(gpufeed.GpufeedError, match="overlap with the prepared dataset"):
+        gpufeed.prepare("photos", "photos")
+    assert sorted(os.listdir("photos")) == before
 
 
 def test_decode_jpegs_gives_pixels_of_any_kind_and_names_the_file_that_it_cannot(photos, tmp_path):

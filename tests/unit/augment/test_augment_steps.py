@@ -126,6 +126,7 @@ def test_dtype_and_order_in_memory(dtype):
         {"contrast_pivot": True},
         {"dtype": "float64"},
         {"crop_padding": -1},
+        ["brightness"],
     ],
 )
 def test_bad_options_are_told(name, options):

@@ -163,6 +163,7 @@ IMAGES = ("My Images", "--batch-size", "8")
 REFUSED = [  # words, found, expected, what to do
     (("nowhere",), "no folder nowhere", "CLASS/IMAGE", "choose one"),
     (("./nowhere",), "no folder nowhere", "CLASS/IMAGE", "correct its path"),
+    (("my_model.py",), "my_model.py, which is a file", "CLASS/IMAGE", "unpack an archive first"),
     (("cifar11",), "no folder cifar11", "a name in `sources`", "write 'cifar10'"),
     ((".",), "overlap with the prepared", "outside of", "run it in another folder"),
     (("empty",), "0 class folders", "at least two", "sort the images"),

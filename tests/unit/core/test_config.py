@@ -388,6 +388,8 @@ def test_a_file_in_the_place_of_a_folder_is_told_before_the_run(tmp_path, key):
     config = {"data": str(tmp_path), "results": str(tmp_path)} | {key: str(tmp_path / "file/below")}
     with pytest.raises(GpufeedError, match=rf"{key}: '.*/file/below' in the config: .*/file is a file"):
         settle_folders(config)
+    with pytest.raises(GpufeedError, match="/dev/null is a file"):
+        settle_folders(config | {key: "/dev/null"})
 
 
 @pytest.mark.parametrize("key", ["data", "results"])

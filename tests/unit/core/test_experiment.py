@@ -169,6 +169,15 @@ def test_augments_that_a_loader_has_no_place_for(loader, augment, sentence):
     assert impossible(Cell("e", "d", "dataloader_sync", augment="cpu")) is None
 
 
+def test_a_decoder_that_a_loader_does_not_use_is_told_with_the_choices():
+    found = impossible(Cell("e", "d", "dataloader_workers", decoder="cuda_jpeg", workers=2))
+    assert found.startswith(
+        "dataloader_workers does not decode by cuda_jpeg, so decoder must be pillow or simp"
+    )
+    found = impossible(Cell("e", "d", "resident", decoder="simplejpeg"))
+    assert found == "resident has no choice of decoder, so decoder must be pillow"
+
+
 def test_workers_that_stay_are_asked_for():
     cell = Cell("e", "d", "spdl_processes", workers=2)
     assert impossible(cell).startswith("spdl_processes keeps its workers between epochs")

@@ -55,10 +55,13 @@ def test_local_places(tmp_path, form):
     assert get(source(place), tmp_path).read_bytes() == BODY
 
 
-def test_archived_copy_comes_before_the_urls(server, tmp_path):
+@pytest.mark.parametrize("site", ["site", "~/site"])
+def test_archived_copy_comes_before_the_urls(server, tmp_path, monkeypatch, site):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "site").mkdir()
     (tmp_path / "site/data.bin").write_bytes(BODY)
-    get(source(server.add("/data.bin", BODY)), tmp_path, [tmp_path / "missing", tmp_path / "site"])
+    get(source(server.add("/data.bin", BODY)), tmp_path, [tmp_path / "missing", site])
     assert server.requests == []
 
 

@@ -255,9 +255,14 @@ def test_a_pipe_named_like_an_image_is_not_waited_for(tmp_path, form):
     assert len(prepare("image_folder", [source], tmp_path / "out", "own", {}, 0.5, form=form)) == len(FLAT)
 
 
-def test_a_folder_that_is_missing_is_told(tmp_path):
+def test_a_folder_that_is_missing_or_a_file_is_told(tmp_path):
     with pytest.raises(GpufeedError, match="no folder"):
         files_below(tmp_path / "nowhere")
+    (tmp_path / "images.zip").touch()
+    with pytest.raises(
+        GpufeedError, match=r"images\.zip, which is a file(.|\n)*name the archive under `files`"
+    ):
+        files_below(tmp_path / "images.zip")
 
 
 def test_images_of_several_sizes_need_resize(tmp_path):

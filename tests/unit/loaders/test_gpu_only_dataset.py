@@ -133,6 +133,8 @@ def test_a_device_that_is_not_there_is_an_error(manifest):
         ({"dtype": torch.int64}, "dtype torch.int64"),
         ({"max_quarantined_share": 1}, "max_quarantined_share 1"),
         ({"source": "no/such/folder"}, "no no/such/folder"),
+        ({"workers": 100_000}, "workers: 100000"),
+        ({"workers": "2"}, "workers: '2'"),
     ],
 )
 def test_what_cannot_be_is_an_error(manifest, options, found):

@@ -208,6 +208,21 @@ def test_an_early_break_begins_a_new_epoch():
     assert watched.result()["epochs"] == 5
 
 
+def test_an_epoch_may_begin_in_another_thread_while_a_batch_is_fetched():
+    others = []
+
+    class Loader:
+        def __iter__(self):
+            if not others:
+                others.append(iter(watched))  # as another thread may
+            yield from ten
+
+    ten = [torch.full((2, 1), float(number)) for number in range(10)]
+    watched = watch(Loader())
+    assert numbers(watched) == numbers(others[0]) == [*range(10)]
+    assert watched.result()["steps"] == 10  # those of the later epoch
+
+
 def test_an_iterator_goes_on_after_a_break_where_the_loop_left_it():
     watched, seen = watch(iter(DataLoader(fixtures.Sleeping(100), 1))), []
     while len(seen) < 100:

@@ -24,11 +24,11 @@ NEAREST = 3  # loaders that a sentence names of those that keep no model fed
 HEAD_IN, AXES_IN, NAME_IN = 1.1, 2.8, 0.16  # of a panel: title and axis, the least of its lines, a name
 NAMES_AT = 1.04  # where the names begin, as a share of the axis
 CAPTION = (
-    "AU against the CPU cores that all processes and threads of a repeat were kept on, a line a loader, or a "
-    "point where it was measured on one number of cores: its images per second over those of replay on the "
-    "same cores, medians over the pairs of n blocks. Bars: 95 % interval, below six blocks the range. Above "
-    "the dashed line a model counts as fed "
-    f"({FED * 100:.0f} %). Of several settings of a loader the fastest on each number of cores is drawn."
+    "AU against the CPU cores that all processes and threads of a repeat were kept on, a line a loader that "
+    "was measured on several numbers of cores: its images per second over those of replay on the same cores, "
+    "medians over the pairs of n blocks. Bars: 95 % interval, below six blocks the range. Above the dashed "
+    f"line a model counts as fed ({FED * 100:.0f} %). Of several settings of a loader the fastest on each "
+    "number of cores is drawn."
 )
 
 
@@ -201,9 +201,12 @@ def field(row: pd.Series | None) -> tuple[str, str]:
 
 
 def draw(cells: pd.DataFrame) -> Figure:
-    """Draw AU over cores, a panel a model; a sentence if cores were not varied."""
-    panels = measured(cells)
-    nothing = "Nothing to draw: no model was measured on several numbers of cores."
+    """Draw AU over cores, a panel a model; a sentence if no loader has several numbers of cores."""
+    panels = [
+        panel[panel.groupby("loader_name")["cores_asked"].transform("size") > 1] for panel in measured(cells)
+    ]
+    panels = [panel for panel in panels if not panel.empty]
+    nothing = "Nothing to draw: no loader was measured on several numbers of cores."
     names = sorted({name for panel in panels for name in panel["loader_name"]})
     return style.panels(panels, lambda axis, panel: _panel(axis, panel, names), _height, nothing)
 
@@ -218,8 +221,7 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
     top = max(1.05, panel["high"].max() * 1.02)
     ends = []
     for name, line in panel.groupby("loader_name"):
-        single, number = len(line) == 1, names.index(name)
-        look = style.point(number) if single else style.line(number)
+        look = style.line(names.index(name))
         x, y = (line[column].to_numpy(float) for column in ("cores_asked", "of_replay"))
         reach = [line["of_replay"] - line["low"], line["high"] - line["of_replay"]]
         axis.errorbar(x, y, yerr=reach, capsize=3, lw=1.6, ms=6, **look)
@@ -228,15 +230,14 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
             for _, row in line.iterrows()
         ]
         style.hint_points(axis, x, y, said)
-        ends.append((x[-1], y[-1], str(name), look["color"], single))
+        ends.append((x[-1], y[-1], str(name), look["color"]))
     ends.sort(key=lambda end: end[1])
     gap = top * NAME_IN / max(AXES_IN, NAME_IN * (1 + len(ends)))
     places = style.spread([y for _, y, *_ in ends], gap, top)
     axis.set(xscale="log", xlim=(cores[0] / 1.15, cores[-1] * 1.06), xlabel="CPU cores")
     axis.set(ylim=(0, top), ylabel="AU: share of the compute-only rate")
-    for (x, y, name, colour, single), place in zip(ends, places, strict=True):
-        dots = {"ls": ":"} if single else {}  # from a point to its name: no line of measurements
-        leader = {"arrowstyle": "-", "color": colour, "lw": 0.6, "relpos": (0, 0.5), "shrinkB": 4, **dots}
+    for (x, y, name, colour), place in zip(ends, places, strict=True):
+        leader = {"arrowstyle": "-", "color": colour, "lw": 0.6, "relpos": (0, 0.5), "shrinkB": 4}
         axis.annotate(
             name, (x, y), (NAMES_AT, place), "data", ("axes fraction", "data"), color=colour, fontsize=9,
             va="center", arrowprops=leader,

@@ -100,17 +100,22 @@ def test_where_cores_are_not_varied_there_is_no_answer(tmp_path):
 
 
 @pytest.mark.usefixtures("drawn")
-def test_the_figure_has_a_labelled_line_a_loader(cells):
+def test_the_figure_has_a_labelled_line_a_loader_with_several_numbers_of_cores(cells):
     figure = cores.draw(cells)
     (axis,) = figure.axes
     labels = {text.get_text(): text for text in axis.texts}
-    assert set(labels) == set(SHARES) - {"replay"}
+    several = sorted(set(SHARES) - {"replay", "host_cache"})
+    assert sorted(labels) == several
     assert [f"{tick:g}" for tick in axis.get_xticks()] == ["2", "8", "16"]
     drawn = [container.lines[0] for container in axis.containers]  # by name
-    on_cores = [len(SHARES[name]) for name in sorted(SHARES) if name != "replay"]
-    assert [len(line.get_xdata()) for line in drawn] == on_cores
-    assert [line.get_linestyle() == "None" for line in drawn] == [n == 1 for n in on_cores]
-    assert "host_cache" in style.to_svg(figure)
+    assert [len(line.get_xdata()) for line in drawn] == [len(SHARES[name]) for name in several]
+    assert "dali_cpu" in style.to_svg(figure)
+
+
+@pytest.mark.usefixtures("drawn")
+def test_without_a_loader_on_several_numbers_of_cores_the_figure_says_so(tmp_path):
+    shares = {"resident": {2: 0.9}, "dali_cpu": {8: 0.5}, "replay": {2: 1.0, 8: 1.0}}
+    assert "no loader was measured on several" in style.to_svg(cores.draw(measured(tmp_path, shares=shares)))
 
 
 @given(st.lists(st.floats(0, 1), max_size=13), st.floats(0.01, 0.07))

@@ -209,6 +209,18 @@ def photographs(of: Published) -> Iterable[Claim]:
         [number.value for number in caption],
         caption,
     )
+    few = [of.share("H200", one, 2) for one in ("cuda_jpeg", "dali_gpu", "ffcv", "dataloader_workers")]
+    yield Claim(
+        RESULTS,
+        f"with N cores `cuda_jpeg` reaches {SHARE}, `dali_gpu` {SHARE}, `ffcv` {SHARE} and a DataLoader "
+        f"with N workers {SHARE} of the limit (n = N)",
+        [
+            2,
+            *(n for number in few[:3] for n in number.shown),
+            *(2, *few[3].shown, same("n of 2 cores", (number.n for number in few))),
+        ],
+        few,
+    )
     limits = [the(found, loader="replay", cores_asked=cores) for cores in (2, 16)]
     two, whole = (
         of.number(

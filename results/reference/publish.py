@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 from gpufeed.core.packed_results import ENDING, pack, unpacked
 from gpufeed.core.run_time_estimate import KINDS, durations
-from gpufeed.report import publish, wording
+from gpufeed.report import load_records, publish, style, tables, wording
+from gpufeed.report.sections import cores
 
 PUBLISHED = Path("results/reference")
 BEGUN = PUBLISHED / "begun"  # blocks of what is not all there yet, as they come from the machines
@@ -85,15 +86,18 @@ def places(node: Path, experiment: str) -> tuple[Path, Path]:
     return found
 
 
-def figure_of_the_readme(node: Path) -> None:
-    """The loaders under one model on one number of cores, as one panel."""
-    drawn, chosen = node / "figures/photographs", []
+def figures_of_photographs(node: Path) -> None:
+    """The loaders under one model: on one number of cores, and over the cores."""
+    drawn, of_model, chosen = node / "figures/photographs", [], []
     for path in sorted((node / "records/photographs").glob("*/*.json")):
         cell = json.loads(path.read_text())["cell"]
-        if (cell["model"], cell["cores"]) == ("resnet18", 16) and cell["cuda_graphs"]:
-            chosen.append(path)
+        if cell["model"] == "resnet18" and cell["cuda_graphs"]:
+            of_model.append(path)
+            chosen += [path] * (cell["cores"] == 16)
     if not chosen:
         sys.exit(f"found no record for the figure of the README below {node}; expected those of its caption")
+    cells = tables.cells(load_records.read_records(of_model))
+    (drawn / "cores.svg").write_text(style.to_svg(cores.draw(cells)))
     kinds = ("resnet18", "breakdown", "workers", "timeline")
     with tempfile.TemporaryDirectory() as folder:
         publish.plot(chosen, *(Path(folder, f"{kind}.svg") for kind in kinds))
@@ -262,7 +266,7 @@ def main() -> int:
         for node in nodes:
             refuse_changed(node)
             parts(node)
-        figure_of_the_readme(REFERENCE / "h200")
+        figures_of_photographs(REFERENCE / "h200")
         make_pages(list(PAGES if given.pages else KEPT))
         if given.pages:
             return 0

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 TEMPLATES = Path(__file__).parent / "templates"
 # Okabe and Ito, "Color Universal Design" (2008): distinct under the common colour blindnesses.
@@ -52,6 +52,7 @@ SETTINGS = {
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "grid.color": "#E4E4E4",
     "hatch.linewidth": 0.8,
     "legend.frameon": False,
 }
@@ -100,7 +101,7 @@ def plain_ticks(axis: Axis) -> None:
     """Set the ticks of a logarithmic axis at 1, 2 and 5, in short numbers."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axis.set_major_formatter(lambda value, _: short(value))
 
 
 def short(value: float) -> str:

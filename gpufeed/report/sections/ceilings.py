@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from gpufeed.advice import paste
 from gpufeed.benchmarks.ceilings.shares import END
@@ -273,7 +273,7 @@ def _epochs_panel(axis: Axes, bars: Bars) -> None:
     style.rows(axis, [name for name, _ in bars.rows], words)
     axis.set(xlim=(0, bars.longest * 1.02), xlabel="seconds of an epoch, mean over the pairs")
     axis.set_title(style.title(bars.title))
-    axis.grid(axis="x", color="#E4E4E4", zorder=0)
+    axis.grid(axis="x", zorder=0)
 
 
 AXES_IN, AXES_HEAD_IN, NAME_IN = 2.6, 0.9, 0.18
@@ -317,8 +317,8 @@ def _speeds_panel(axis: Axes, task: tuple[str, Sequence[tuple[str, Mapping]]]) -
     axis.set(ylim=(0, AXES_ROOM * fastest), ylabel="images per second, end to end")
     axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.xaxis.set_major_locator(MaxNLocator(steps=(1, 2, 5, 10)))  # whole percents
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axis.grid(color="#E4E4E4")
+    axis.yaxis.set_major_formatter("{x:,g}")
+    axis.grid(True)
     axis.legend(loc="upper left", bbox_to_anchor=(0, -0.6 / AXES_IN), fontsize=9)
 
 

@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from gpufeed.core.document import MAKE_AGAIN
 from gpufeed.core.errors import GpufeedError
@@ -239,7 +239,7 @@ def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
     style.rows(axis, names, said)
     axis.set_xlabel("images")
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.0f}"))
+    axis.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def shortened(text: str, most: int) -> str:

@@ -7,7 +7,7 @@ AU (accelerator utilization) is compute-only over end-to-end time: images/s of a
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
 from gpufeed.core.registry import LOADERS
 from gpufeed.report import style, tables, wording
@@ -244,6 +244,6 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
     axis.axhline(FED, color="black", lw=1, ls=(0, (4, 3)), zorder=1)
     axis.xaxis.set_major_locator(FixedLocator(cores))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axis.grid(color="#E4E4E4")
+    axis.grid(True)

@@ -11,7 +11,7 @@ from math import ceil, floor
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from gpufeed.core.loader_setting import AXES as TUNED_AXES
 from gpufeed.report import style, tables, wording
@@ -246,7 +246,7 @@ def _panel(axis: Axes, machine: dict) -> None:
     axis.set(xscale="log", xlim=(min(low, 0.9) / 1.1, max(high, 1.1) * 1.1))
     axis.set_xticks(ticks(*axis.get_xlim()))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    axis.xaxis.set_major_formatter("{x:g}x")
     style.rows(axis, [row["change"] for row in rows], words(machine))
     axis.set_xlabel("images per second after the change over before; bars: 95 % interval, or range")
     axis.set_title(style.title(machine["title"]))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from gpufeed.core import record
 from gpufeed.report import style, wording
@@ -141,10 +141,10 @@ def _throughput(axis: Axes, found: Mapping, sizes: Sequence[int]) -> None:
             style.hint(bar, f"{who}, batch {batch}: {wording.count(one['median'])} images/s")
         axis.errorbar(middle, y, xerr=[middle - low, high - middle], **style.RANGE)
     style.rows(axis, [f"{backend} {precision}" for backend, precision in rows])
-    axis.grid(axis="x", color="#E4E4E4", zorder=0)
+    axis.grid(axis="x", zorder=0)
     axis.set(xlim=(0, None), xlabel="images per second")
     axis.xaxis.set_major_locator(MaxNLocator(5))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.short(value)))
+    axis.xaxis.set_major_formatter(lambda value, _: style.short(value))
 
 
 def _latency(axis: Axes, found: Mapping) -> None:
@@ -163,4 +163,4 @@ def _latency(axis: Axes, found: Mapping) -> None:
     axis.set(xscale="log", xlim=(middle.min() / EDGE, high.max() * EDGE), xlabel="milliseconds for one image")
     style.plain_ticks(axis.xaxis)
     style.rows(axis, [""] * len(rows))
-    axis.grid(axis="x", color="#E4E4E4", zorder=0)
+    axis.grid(axis="x", zorder=0)

@@ -135,4 +135,4 @@ def _panel(axis: Axes, step: Step) -> None:
     said = [f"{wording.count(width)} ms" if width > 0 else "nothing" for width in widths]
     style.rows(axis, [name for name, *_ in LANES.values()], said)
     axis.set_title(f"{step.label}: {wording.count(step.total_ms)} ms from batch to batch")
-    axis.grid(axis="x", color="#E4E4E4", zorder=0)
+    axis.grid(axis="x", zorder=0)

@@ -292,6 +292,11 @@ class Documents:
         """The documents by unit; of several of one name the last."""
         return dict(self.found)
 
+    @property
+    def lacking(self) -> dict[str, list]:
+        """What the template says of an experiment's documents that cannot be shown."""
+        return {"troubles": self.troubles, "missing": self.missing}
+
     def add_trouble(self, status: str, who: str, sentence: str) -> None:
         self.troubles.append({"status": status, "who": who, "sentence": sentence})
 

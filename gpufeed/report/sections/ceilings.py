@@ -82,8 +82,7 @@ def section(
         "tasks": [task(title, rows, folders) for title, rows in grouped.items()],
         "pictures": pictures,
         "downloads": downloads.links(f"{experiment}-ceilings", table(measurements)),
-        "troubles": documents.troubles,
-        "missing": documents.missing,
+        **documents.lacking,
     }
 
 
@@ -235,7 +234,11 @@ def draw_epochs(measurements: Sequence[Mapping]) -> Figure:
     looks = [look for name, look in LOOKS.items() if name in seen]
     legend = {"handles": style.patches(looks), "ncols": 2, "fontsize": 8.5}
     more = 0.1 + 0.2 * -(-len(looks) // 2)
-    return style.panels(drawn, _epochs_panel, _epochs_height, NOTHING, more, legend, BARS_HEAD_IN)
+
+    def height(bars: Bars) -> float:
+        return style.rows_in(name for name, _ in bars.rows)
+
+    return style.panels(drawn, _epochs_panel, height, NOTHING, more, legend, BARS_HEAD_IN)
 
 
 class Bars(NamedTuple):
@@ -252,10 +255,6 @@ class Bars(NamedTuple):
     @property
     def visible(self) -> set[str]:
         return {name for part in self.split for name in part if part[name] > VISIBLE * self.longest}
-
-
-def _epochs_height(bars: Bars) -> float:
-    return style.rows_in(name for name, _ in bars.rows)
 
 
 def _epochs_panel(axis: Axes, bars: Bars) -> None:

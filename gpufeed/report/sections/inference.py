@@ -41,8 +41,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
         caption = f"The same of {title(found)}." if number else CAPTION
         pictures.append(style.picture(draw([found]), f"{experiment}-inference-{number}", caption))
     shown = [model(found) for found in measurements if found["status"] == "done"]
-    told = {"troubles": documents.troubles, "missing": documents.missing}
-    return {"models": shown, "pictures": pictures, **told}
+    return {"models": shown, "pictures": pictures, **documents.lacking}
 
 
 def add_troubles(documents: Documents, found: Mapping) -> None:

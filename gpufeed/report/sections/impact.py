@@ -128,10 +128,10 @@ NUMBERS = {  # of a cell: (column of the table of cells, how it is said)
 
 def sentence(changes: list[dict]) -> str:
     """Return the changes that are worth most, those that cost, and how many are not shown to differ."""
-    faster, slower = (
-        sorted((row for row in changes if row["verdict"] in verdicts), key=lambda row: sign * row["factor"])
-        for verdicts, sign in (((FASTER, ABOVE), -1), ((SLOWER, BELOW), 1))
-    )
+    faster = [row for row in changes if row["verdict"] in (FASTER, ABOVE)]
+    slower = [row for row in changes if row["verdict"] in (SLOWER, BELOW)]
+    faster.sort(key=lambda row: -row["factor"])
+    slower.sort(key=lambda row: row["factor"])
     parts = []
     for rows, how in ((faster, "Worth most"), (slower, "Slower")):
         if rows:
@@ -140,8 +140,7 @@ def sentence(changes: list[dict]) -> str:
         parts.append(
             "A range, of fewer than 6 repeats or of several GPUs, says no more than that it keeps apart."
         )
-    same = sum(row["verdict"] == NOT_SHOWN for row in changes)
-    if same:
+    if same := sum(row["verdict"] == NOT_SHOWN for row in changes):
         parts.append(f"Not shown to differ: {same} of {wording.plural(len(changes), 'change')}.")
     return " ".join(parts)
 

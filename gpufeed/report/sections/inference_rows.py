@@ -15,7 +15,6 @@ from gpufeed.system.statistics import MATTERS
 EIGHT_BIT = ("int8", "fp8")  # precisions of the arithmetic that no eager row has
 COLUMNS = ("backend", "precision", "status", "sentence", "note", "bytes", "images", "top1")
 DIFFERENCES = ("over_fp32", "over_bf16", "agreement")
-QUANTILES = ("median", "p90", "p99")
 
 
 def done(found: Mapping) -> dict[tuple[str, str], Mapping]:
@@ -81,7 +80,7 @@ def flat(row: Mapping, sizes: Iterable[int], eager: Mapping | None) -> dict[str,
     values = {key: row[key] for key in (*COLUMNS, *DIFFERENCES)}
     for clock in ("host_ms", "device_ms"):
         times = (row["latency"] or {}).get(clock) or {}
-        values |= {f"latency_{clock}_{end}": times.get(end) for end in QUANTILES}
+        values |= {f"latency_{clock}_{end}": times.get(end) for end in ("median", "p90", "p99")}
     for batch in sizes:
         own, other = rate(row, batch), eager and rate(eager, batch)
         values |= {f"images_per_s_{batch}_{end}": own and own[end] for end in ("median", "min", "max")}
@@ -89,7 +88,6 @@ def flat(row: Mapping, sizes: Iterable[int], eager: Mapping | None) -> dict[str,
     return values
 
 
-WORDS = {"int8": "INT8", "fp8": "FP8"}
 NEAR = 0.005  # of the accuracy: half a point
 MOST_NAMED = 2  # rows that the fastest is not told apart from
 
@@ -111,7 +109,7 @@ def sentences(found: Mapping) -> list[str]:
     for precision in EIGHT_BIT:
         if not any(kind == precision for _, kind in rows):
             if any(row["precision"] == precision for row in found["rows"]):
-                said.append(f"No {WORDS[precision]} route ran to its end here: see the reasons below.")
+                said.append(f"No {precision.upper()} route ran to its end here: see the reasons below.")
             continue
         for batch in batches(found):
             said.append(verdict(rows, precision, f"batch {batch}", lambda row, n=batch: throughput(row, n)))
@@ -162,7 +160,7 @@ def verdict(rows: Mapping, precision: str, where: str, speed: Callable[[Mapping]
         answer = "is not shown to pay or to cost"
     factor = wording.ratio(ours.value / others.value)
     return (
-        f"At {where} {WORDS[precision]} {answer}: its fastest route, {ours.name}, has {ours.said}, {factor} "
+        f"At {where} {precision.upper()} {answer}: its fastest route, {ours.name}, has {ours.said}, {factor} "
         f"the speed of the fastest without, {others.name} ({others.said})."
     )
 

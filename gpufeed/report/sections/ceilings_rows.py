@@ -10,7 +10,7 @@ from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
 from gpufeed.report import wording
 from gpufeed.report.load_records import graphs_of, grouped, machine_of, workers_of
 from gpufeed.report.sections import ceilings_verdict
-from gpufeed.report.sections.inference_rows import machine
+from gpufeed.report.sections.inference import machine
 
 SIDES = (END, ALONE, "input_only")
 ENDS = ("median", "ci95_low", "ci95_high")

@@ -181,24 +181,23 @@ def count_left_out(figure: Figure, left_out: int) -> None:
 
 def rows(axis: Axes, names: Sequence[str], values: Sequence[str] = ()) -> None:
     """Name the rows from the top down, each name and value above its bar."""
-    wrapped = [row_name(*both) for both in zip(names, values or [""] * len(names), strict=True)]
     places = [y - BAR / 2 - 0.02 for y in range(len(names))]
-    axis.set_yticks(places, wrapped, ha="left", va="bottom", bbox=BEHIND_NAMES)
+    axis.set_yticks(places, row_names(names, values), ha="left", va="bottom", bbox=BEHIND_NAMES)
     axis.tick_params(axis="y", length=0, pad=0)
     axis.spines["left"].set_visible(False)
     axis.set_ylim(len(names) - 1 + BAR, -1.25 + BAR)
 
 
-def row_name(name: str, value: str = "") -> str:
-    """Return the name of a row and its value, in as many lines as they need."""
-    return textwrap.fill(f"{name}: {value}" if value else name, ROW_LETTERS)
+def row_names(names: Iterable[str], values: Sequence[str]) -> list[str]:
+    """Return the name of each row with its value, if rows have any, in as many lines as they need."""
+    said = [f"{name}: {value}" for name, value in zip(names, values, strict=True)] if values else names
+    return [textwrap.fill(text, ROW_LETTERS) for text in said]
 
 
 def rows_in(names: Iterable[str], values: Sequence[str] = ()) -> float:
     """Return the height of rows in inches, each as high as the longest name needs."""
-    names = list(names)
-    lines = [row_name(*both).count("\n") for both in zip(names, values or [""] * len(names), strict=True)]
-    return (ROW_IN + LINE_IN / (1 - BAR) * max(lines, default=0)) * len(names)
+    lines = [text.count("\n") for text in row_names(names, values)]
+    return (ROW_IN + LINE_IN / (1 - BAR) * max(lines, default=0)) * len(lines)
 
 
 def hint(artist: Any, text: str) -> None:

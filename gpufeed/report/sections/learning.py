@@ -161,7 +161,7 @@ def draw(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[Figure]:
 
 
 class Panel(NamedTuple):
-    """Its height, and who draws it."""
+    """A panel: its height, and the function that draws it."""
 
     inches: float
     draw: Callable[[Axes], None]

@@ -65,10 +65,8 @@ def across(folders: Iterable[str | Path], experiments: Iterable[str] = ()) -> Ac
             "measure the experiment's replay cells too",
         )
     ceilings = cells[cells["loader"].map(tables.is_ceiling).astype(bool)]
-    shares, ceilings = (
-        table[columns].reset_index(drop=True)
-        for table, columns in ((shares, COLUMNS), (ceilings, CEILING_COLUMNS))
-    )
+    shares = shares[COLUMNS].reset_index(drop=True)
+    ceilings = ceilings[CEILING_COLUMNS].reset_index(drop=True)
     return Across(shares, ceilings, without.to_dict())
 
 

@@ -1,7 +1,5 @@
 """Claims of the notebook on pipelining and of the guide to hybrid pipelines, judged on the table of cells."""
 
-from collections.abc import Iterator
-
 import pandas as pd
 
 from gpufeed.report import tables, wording
@@ -40,24 +38,22 @@ def of(experiment: str, cells: pd.DataFrame) -> list[Verdict]:
 
 
 def notebook_claims(cells: pd.DataFrame) -> list[Verdict]:
-    """Return a verdict on each claim of the notebook, for each machine and task of its two loaders."""
+    """Return a verdict on each claim of the notebook, for each machine and task of its two loaders.
+
+    Step-synchronised and free-running cells are one task here.
+    """
+    done = tables.measured(cells)
+    done = done[done["loader"].isin([BASELINE, "dataloader_workers"])]
+    keys = [key for key in tables.SAME_TASK if key != "synchronise"]
     verdicts = []
-    for rows in _notebook_tasks(cells):
+    for _, rows in done.groupby(keys, dropna=False, sort=False):
+        # free-running first: the subject of a verdict is how one trains
+        rows = rows.sort_values("synchronise", kind="stable")
         subject = f"{wording.task(rows)}; {wording.machine(rows)}"
         for claim, judge in zip(CLAIMS, (_judge_speedup, _judge_workers, _judge_wait), strict=True):
             answer, sentence = judge(rows)
             verdicts.append(Verdict(subject, sentence, claim=claim, answer=answer))
     return verdicts
-
-
-def _notebook_tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Yield the notebook's tasks: its two loaders, step-synchronised and free-running cells together."""
-    done = tables.measured(cells)
-    done = done[done["loader"].isin([BASELINE, "dataloader_workers"])]
-    keys = [key for key in tables.SAME_TASK if key != "synchronise"]
-    for _, rows in done.groupby(keys, dropna=False, sort=False):
-        # free-running first: the subject of a verdict is how one trains
-        yield rows.sort_values("synchronise", kind="stable")
 
 
 def _judge_speedup(rows: pd.DataFrame) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from gpufeed.report import style, tables, verdicts, wording
 from gpufeed.report.load_records import grouped
@@ -169,7 +169,7 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
     axis.set(xlim=(0, widest * 1.02), xlabel="images per second")
     style.rows(axis, rows["label"], _rate_words(rows))
     axis.xaxis.set_major_locator(MaxNLocator(5))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.xaxis.set_major_formatter("{x:,.10g}")
     axis.grid(axis="x", color="#DDDDDD", zorder=0)
 
 
@@ -263,7 +263,7 @@ def _sweep_panel(axis: Axes, rows: pd.DataFrame, setting: str, base: float) -> N
     else:
         _setting_lines(axis, held, setting, base, rows)
     axis.set(ylim=(0, None), ylabel="images per second")
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.yaxis.set_major_formatter("{x:,.10g}")
     if not pd.isna(base):
         right = axis.secondary_yaxis("right", functions=(lambda v: v / base, lambda v: v * base))
         right.set_ylabel("times dataloader_sync")
@@ -278,7 +278,7 @@ def _setting_bars(axis: Axes, held: pd.DataFrame, setting: str, workers: int) ->
     axis.errorbar(x, ours["images_per_s"].to_numpy(float), yerr=style.whiskers(ours), **WHISKERS)
     axis.set_xticks(x, [SWEPT_WORDS[setting](value) for value in ours[setting]])
     axis.set_title(f"{SWEPT_TITLES[setting]}, {wording.plural(workers, 'worker')}")
-    axis.grid(axis="y", color="#E4E4E4", zorder=0)
+    axis.grid(axis="y", zorder=0)
 
 
 def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, rows: pd.DataFrame) -> None:
@@ -312,5 +312,5 @@ def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, ro
         axis.axhspan(bound["ceiling_images_per_s_min"], bound["ceiling_images_per_s_max"], **CEILING_RANGE)
     axis.set(xlabel="workers", title=SWEPT_TITLES[setting])
     axis.set_xticks(sorted({0, *rows["workers"].astype(int)}))
-    axis.grid(color="#E4E4E4")
+    axis.grid(True)
     axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)

@@ -61,7 +61,7 @@ def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
     table = pd.DataFrame(_counting({path: _row(path) for path in map(Path, paths)}), columns=COLUMNS)
     for column in WHOLE_NUMBERS:
         table[column] = pd.to_numeric(table[column], errors="coerce").astype("Int64")
-    return table.assign(batch_size=_with_their_like(table))
+    return table.assign(batch_size=_batch_sizes(table))
 
 
 def _counting(rows: dict[Path, dict]) -> list[dict]:
@@ -77,7 +77,7 @@ def _counting(rows: dict[Path, dict]) -> list[dict]:
     return found
 
 
-def _with_their_like(table: pd.DataFrame) -> pd.Series:
+def _batch_sizes(table: pd.DataFrame) -> pd.Series:
     """Return batch_size; for an unfinished repeat the one size of its cell's finished repeats, if any."""
     done = table["batch_size"].where(table["status"] == "done")
     same = [table[name] for name in ("experiment", "cell_id", "hardware", "stack", "torch")]
@@ -291,6 +291,11 @@ class Documents:
     def by_unit(self) -> dict[str, Any]:
         """The documents by unit; of several of one name the last."""
         return dict(self.found)
+
+    @property
+    def lacking(self) -> dict[str, list]:
+        """What the template says of an experiment's documents that cannot be shown."""
+        return {"troubles": self.troubles, "missing": self.missing}
 
     def add_trouble(self, status: str, who: str, sentence: str) -> None:
         self.troubles.append({"status": status, "who": who, "sentence": sentence})

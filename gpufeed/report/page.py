@@ -75,7 +75,7 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
     names = _shown_experiments(found, plan_info, table)
     limits = ceilings.measured(found.ceilings, names)
     everything = pd.concat([part for part in (table, limits) if len(part)] or [table])
-    alone = found.ceilings_alone
+    finished, alone = everything["finished_at"].dropna(), found.ceilings_alone
     folders = _class_folders(plan_info.get("folders", {}), everything["dataset"])
     environment = style.templates()
     environment.filters |= {say.__name__: say for say in (breakable, unbroken, *SAYING)}
@@ -95,9 +95,7 @@ def page(found: find_results.Found, plan_info: Mapping, folder: str | Path = "")
         words_of_ceilings=ceilings_verdict.definitions() if found.ceilings else {},
         damaged_steps=damaged_steps,
         stale=[str(path) for path in found.stale],
-        newest=wording.minute(everything["finished_at"].dropna().max())
-        if everything["finished_at"].notna().any()
-        else "",
+        newest=wording.minute(finished.max()) if len(finished) else "",
     )
 
 
@@ -283,10 +281,15 @@ def _batch_tables(own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:
     for _, rows in batches.groupby(tables.IDENTITY, sort=False, dropna=False):
         first, times = rows.iloc[0], rows[columns]
         workers = wording.plural(int(first["workers"]), "worker")
-        title = f"{first['loader']}, {workers}, {first['hardware']}"
-        found.append({"title": title, "n": int(first["n_repeats"]), "columns": columns})
-        found[-1]["rows"] = list(zip(rows["batch"], times.to_numpy(), strict=True))
-        found[-1]["median"] = times.median().tolist()
+        found.append(
+            {
+                "title": f"{first['loader']}, {workers}, {first['hardware']}",
+                "n": int(first["n_repeats"]),
+                "columns": columns,
+                "rows": list(zip(rows["batch"], times.to_numpy(), strict=True)),
+                "median": times.median().tolist(),
+            }
+        )
     return found
 
 

@@ -33,7 +33,6 @@ from gpufeed.report.sections import (
     decoding,
     decoding_tables,
     inference,
-    inference_rows,
     side_by_side,
     timeline,
 )
@@ -106,8 +105,8 @@ def plot_ceilings(paths: Paths, *outs: str | Path) -> None:
 
 def plot_inference(paths: Paths, *outs: str | Path) -> None:
     """Write the table and the figure of models in use."""
-    found = _usable(record.INFERENCE.read, paths)
-    write((inference_rows.table(path for path, _ in found), inference.draw([one for _, one in found])), outs)
+    found = [found for _, found in _usable(record.INFERENCE.read, paths)]
+    write((inference.table(found), inference.draw(found)), outs)
 
 
 def plot_confusion(path: str | Path, out: str | Path) -> None:

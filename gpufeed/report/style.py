@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 TEMPLATES = Path(__file__).parent / "templates"
 # Okabe and Ito, "Color Universal Design" (2008): distinct under the common colour blindnesses.
@@ -52,6 +52,7 @@ SETTINGS = {
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "grid.color": "#E4E4E4",
     "hatch.linewidth": 0.8,
     "legend.frameon": False,
 }
@@ -100,7 +101,7 @@ def plain_ticks(axis: Axis) -> None:
     """Set the ticks of a logarithmic axis at 1, 2 and 5, in short numbers."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axis.set_major_formatter(lambda value, _: short(value))
 
 
 def short(value: float) -> str:
@@ -180,24 +181,23 @@ def count_left_out(figure: Figure, left_out: int) -> None:
 
 def rows(axis: Axes, names: Sequence[str], values: Sequence[str] = ()) -> None:
     """Name the rows from the top down, each name and value above its bar."""
-    wrapped = [row_name(*both) for both in zip(names, values or [""] * len(names), strict=True)]
     places = [y - BAR / 2 - 0.02 for y in range(len(names))]
-    axis.set_yticks(places, wrapped, ha="left", va="bottom", bbox=BEHIND_NAMES)
+    axis.set_yticks(places, row_names(names, values), ha="left", va="bottom", bbox=BEHIND_NAMES)
     axis.tick_params(axis="y", length=0, pad=0)
     axis.spines["left"].set_visible(False)
     axis.set_ylim(len(names) - 1 + BAR, -1.25 + BAR)
 
 
-def row_name(name: str, value: str = "") -> str:
-    """Return the name of a row and its value, in as many lines as they need."""
-    return textwrap.fill(f"{name}: {value}" if value else name, ROW_LETTERS)
+def row_names(names: Iterable[str], values: Sequence[str]) -> list[str]:
+    """Return the name of each row with its value, if rows have any, in as many lines as they need."""
+    said = [f"{name}: {value}" for name, value in zip(names, values, strict=True)] if values else names
+    return [textwrap.fill(text, ROW_LETTERS) for text in said]
 
 
 def rows_in(names: Iterable[str], values: Sequence[str] = ()) -> float:
     """Return the height of rows in inches, each as high as the longest name needs."""
-    names = list(names)
-    lines = [row_name(*both).count("\n") for both in zip(names, values or [""] * len(names), strict=True)]
-    return (ROW_IN + LINE_IN / (1 - BAR) * max(lines, default=0)) * len(names)
+    lines = [text.count("\n") for text in row_names(names, values)]
+    return (ROW_IN + LINE_IN / (1 - BAR) * max(lines, default=0)) * len(lines)
 
 
 def hint(artist: Any, text: str) -> None:

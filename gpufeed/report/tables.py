@@ -41,13 +41,12 @@ def epoch_starts(records: pd.DataFrame, steps: pd.DataFrame | None) -> pd.DataFr
     counted = rows[rows["step"] >= rows["warmup_steps"]]
     first, later = (counted[counted["starts"] == starts].groupby("path") for starts in (True, False))
     wait_ms, within_s = counted.groupby("path")["wait_ms"].sum(), later["total_ms"].sum() / 1e3
-    measures = (
-        (first["wait_ms"].sum() / wait_ms).where(wait_ms > 0),
-        (later["images"].sum() / within_s).where(within_s > 0),
-        rows.groupby("path")["length"].max(),
-    )
-    found = pd.DataFrame(dict(zip(EPOCH_MEASURES, measures, strict=True))).join(two_numbers(rows))
-    return found.rename_axis("path").reset_index()
+    measures = {
+        "epoch_start_share": (first["wait_ms"].sum() / wait_ms).where(wait_ms > 0),
+        "within_epoch_images_per_s": (later["images"].sum() / within_s).where(within_s > 0),
+        "epoch_batches": rows.groupby("path")["length"].max(),
+    }
+    return pd.DataFrame(measures).join(two_numbers(rows)).rename_axis("path").reset_index()
 
 
 def two_numbers(rows: pd.DataFrame) -> pd.DataFrame:
@@ -68,7 +67,7 @@ def two_numbers(rows: pd.DataFrame) -> pd.DataFrame:
     begun = rows[epoch.transform("any")].groupby(["path", "epoch"])[both].sum()
     at_rate_s = begun["images"] / rate.reindex(begun.index, level="path")
     start_s = (begun["total_ms"] / 1e3 - at_rate_s).groupby("path").median()
-    return pd.DataFrame(dict(zip(RATES, (rate, start_s), strict=True)))
+    return pd.DataFrame({"steady_images_per_s": rate, "epoch_start_s": start_s})
 
 
 TAKEN = {"j_per_1000_images": "gpu", "cpu_s_per_1000_images": "host"}  # measure -> its part of the telemetry

@@ -10,6 +10,7 @@ import pandas as pd
 
 from gpufeed.core import repeats
 from gpufeed.report import tables, wording
+from gpufeed.report.load_records import grouped
 from gpufeed.report.significance import ABOVE, BELOW, Standing, standing
 from gpufeed.system.statistics import BUSY, FASTER, MATTERS, SAME, SLOWER
 
@@ -48,18 +49,18 @@ def answers(cells: pd.DataFrame) -> list[Verdict]:
     """
     groups = [rows for rows in tables.tasks(cells) if len(tables.pipelines(rows))]
     first = headlines(groups)
-    said = [number in first or compares(rows) for number, rows in enumerate(groups)]
-    told = [number for number, compared in enumerate(said) if compared]
-    beside = {*[number for number in told if number not in first][MOST_ANSWERS:]}
-    found = [_answer(groups[number], number in first) for number in told if number not in beside]
-    if beside:
-        sentence = f"{wording.plural(len(beside), 'more comparison')}: the leaderboard has the numbers."
-        found.append(Verdict("Besides", sentence, headline=False, compares=False))
-    if untold := said.count(False):
-        one = f"{wording.plural(untold, 'task')} with one pipeline and no limit"
-        sentence = f"{one}, where nothing is compared: the leaderboard has {'it' if untold == 1 else 'them'}."
-        found.append(Verdict("Besides", sentence, headline=False, compares=False))
-    return found
+    compared = [number for number, rows in enumerate(groups) if number in first or compares(rows)]
+    left_out = [number for number in compared if number not in first][MOST_ANSWERS:]
+    found = [_answer(groups[number], number in first) for number in compared if number not in left_out]
+    counted = []
+    if left_out:
+        more = wording.plural(len(left_out), "more comparison")
+        counted.append(f"{more}: the leaderboard has the numbers.")
+    if alone := len(groups) - len(compared):
+        tasks, them = wording.plural(alone, "task"), "it" if alone == 1 else "them"
+        where = f"{tasks} with one pipeline and no limit, where nothing is compared"
+        counted.append(f"{where}: the leaderboard has {them}.")
+    return found + [Verdict("Besides", sentence, headline=False, compares=False) for sentence in counted]
 
 
 def compares(rows: pd.DataFrame) -> bool:
@@ -104,14 +105,14 @@ def fed(ours: pd.DataFrame) -> str:
     ends = f", 95 % interval {ends} %" if ends else ""
     return (
         f"By turns with its own compute-only training in one process, {row['label']} keeps an AU of "
-        f"{row['au'] * 100:.1f} % ({int(row['au_pairs'])} pairs{ends}): {row['limited_by']}."
+        f"{wording.tenths(row['au'])} ({int(row['au_pairs'])} pairs{ends}): {row['limited_by']}."
     )
 
 
 def distance(row: pd.Series) -> str:
     """Return how far a cell is from the limit, in a few words: its AU, else its share, if any."""
     if not pd.isna(row.get("au")):
-        return f"AU {row['au'] * 100:.1f} %" + (f": {BUSY}" if row["limited_by"] == BUSY else "")
+        return f"AU {wording.tenths(row['au'])}" + (f": {BUSY}" if row["limited_by"] == BUSY else "")
     return short_ceiling(row)
 
 
@@ -136,13 +137,13 @@ def fell_back(ours: pd.DataFrame) -> str:
 
 def headlines(groups: list[pd.DataFrame]) -> set[int]:
     """Return the numbers of the tasks that the answers at the top of the page are about, one a machine."""
-    best: dict[str, tuple] = {}
-    for number, rows in enumerate(groups):
-        free = rows["synchronise"].iloc[0] == "epoch"
-        rank = (free, len(tables.pipelines(rows)), -number)
-        machine = wording.machine(rows)
-        best[machine] = max(best.get(machine, rank), rank)
-    return {-rank[2] for rank in best.values()}
+
+    def rank(number: int) -> tuple[bool, int]:
+        rows = groups[number]
+        return rows["synchronise"].iloc[0] == "epoch", len(tables.pipelines(rows))
+
+    of_machines = grouped(range(len(groups)), lambda number: wording.machine(groups[number]))
+    return {max(numbers, key=rank) for numbers in of_machines.values()}
 
 
 def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
@@ -215,12 +216,9 @@ def _side_stream(host: pd.DataFrame) -> str:
     )
     if pairs.empty:
         return ""
-    found: dict[str, set[int]] = {}
-    for _, pair in pairs.sort_values("workers").iterrows():
-        how = standing(pair, {"repeats": pair["repeats_other"]}).how
-        found.setdefault(how, set()).add(int(pair["workers"]))
-    told = ((words, sorted(found[how])) for how, words in SIDES.items() if how in found)
-    said = [f"{words} at {wording.listing(workers)}" for words, workers in told]
+    how = pairs.apply(lambda pair: standing(pair, {"repeats": pair["repeats_other"]}).how, axis=1)
+    at = {side: wording.listing(sorted({*own.astype(int)})) for side, own in pairs["workers"].groupby(how)}
+    said = [f"{words} at {at[side]}" for side, words in SIDES.items() if side in at]
     return f"Against dataloader_workers with as many workers, all else equal, overlap is {'; '.join(said)}."
 
 
@@ -315,7 +313,7 @@ def to_ceiling(row: pd.Series) -> str:
     """Return a clause on how far a cell is from its ceiling, which has its own n and range."""
     if pd.isna(row["ceiling_share"]):
         if not pd.isna(row.get("au")):
-            return f"with an AU of {row['au'] * 100:.1f} %"
+            return f"with an AU of {wording.tenths(row['au'])}"
         return "and how far that is from the compute-only limit is unknown, for no replay cell was measured"
     ceiling, share = f"the compute-only limit (replay), {speed(row, 'ceiling_')}", row["ceiling_share"]
     again = "measure all repeats again (--forcerun measure_cell) with nothing else on the machine"

@@ -114,7 +114,8 @@ def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool
     """
     if cells.empty:
         return pd.Series(dtype=object)
-    loaders, workers_ = cells["loader"].tolist(), [_number(count) for count in cells["workers"].tolist()]
+    loaders = cells["loader"].tolist()
+    workers_ = pd.to_numeric(cells["workers"]).fillna(0).astype(int).tolist()
     shares = cells.get("hw_decoder_load", pd.Series(index=cells.index, dtype=float)).tolist()
     names = [_plain_label(*row) for row in zip(loaders, workers_, shares, strict=True)]
     for feature in features:
@@ -139,10 +140,6 @@ def made_unique(names: pd.Series, cells: pd.DataFrame) -> pd.Series:
     """Return the names of cells; equal ones get the digest of their cell."""
     digests = cells["cell_id"].str.rsplit("-", n=1).str[-1]
     return names.where(~names.duplicated(keep=False), names + " " + digests)
-
-
-def _number(count: object) -> int:
-    return 0 if pd.isna(count) else int(count)
 
 
 def mostly_on(values: pd.Series) -> bool:

@@ -113,7 +113,7 @@ def _cloned(batch: Any, made: dict[int, Any]) -> Any:
     return copy.deepcopy(batch)
 
 
-def random_states(device: torch.device | None) -> dict[str, Any]:
+def random_states(device: torch.device) -> dict[str, Any]:
     """Return the states of the generators that training may also use: of Python, NumPy, torch and the GPU."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     states = {
@@ -121,6 +121,6 @@ def random_states(device: torch.device | None) -> dict[str, Any]:
         "NumPy's": (kind, keys.tobytes(), *rest),
         "torch's": torch.get_rng_state().numpy().tobytes(),
     }
-    if device is not None and device.type == "cuda":
+    if device.type == "cuda":
         states["the GPU's"] = torch.cuda.get_rng_state(device).numpy().tobytes()
     return states

@@ -445,10 +445,10 @@ def diagnosis(found: Mapping[str, Any], signs: Signs, device: str) -> dict[str, 
     return {"causes": named, "stages": stages and {**stages, "at_most": one.worth()}}
 
 
-def in_words(found: Sequence[Mapping[str, Any]], most: int = 3) -> list[str]:
-    """Return the first changes, one a line, with the most that each could gain."""
+def in_words(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the first three changes, one a line, with the most that each could gain."""
     lines = []
-    for one in found[:most]:
+    for one in found[:3]:
         brings = "" if one["at_most"] is None else f" (at most {times(one['at_most'])} as fast)"
         lines.append(f"{one['name']}: {one['change'].removesuffix('.')}{brings}.")
     return lines

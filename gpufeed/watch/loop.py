@@ -115,7 +115,7 @@ class WatchedEpoch:
         if self.here:
             self.end_epoch()
             self.number, self.began = self.record.begin_epoch(), time.perf_counter()
-            self.record.signs.begin_epoch(self.began)
+            self.record.signs.began = self.began
         self.inner = iter(watch.loader)
         if self.inner is watch.loader:  # an iterator, which continues where the last pass stopped
             self.held = watch.kept
@@ -135,7 +135,7 @@ class WatchedEpoch:
         record = self.record
         record.entered_at = time.perf_counter()
         if record.at == 1:
-            self.first_at = time.perf_counter()
+            self.first_at = record.entered_at
             self.steps = self.length()
             self.plan(self.steps)
         stocks = record.enter(self.steps, self.ready, getattr(self.inner, "_num_workers", 0))

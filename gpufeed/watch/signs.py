@@ -62,14 +62,11 @@ class Signs:
     fetched: int = 0
     in_body: bool = False
     knocks: "Knocks | None" = None
-    began: float = 0.0
+    began: float = 0.0  # when the epoch began
     left: tuple[float, float | None] | None = None
     look_at: float = 0.0
     seen: dict[int, psutil.Process] = field(default_factory=dict)
     loader: dict[str, Any] = field(default_factory=dict)  # settings of the loader
-
-    def begin_epoch(self, now: float) -> None:
-        self.began = now
 
     def end_epoch(self) -> None:
         if self.left is not None:

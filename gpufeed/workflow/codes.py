@@ -47,13 +47,11 @@ class Codes:
 
         def code(wildcards: Any) -> str:
             cell = self.run.cell_of(wildcards)
-            # evaluation images are not augmented
-            augments = ["none", cell.augment]
             return self.of(
                 script,
                 loader=cell.loader,
                 decoder=self.decoders_of(cell),
-                augment=augments,
+                augment=["none", cell.augment],  # evaluation images are not augmented
                 model=cell.model,
                 trainer=cell.trainer,
             )

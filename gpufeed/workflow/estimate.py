@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,9 @@ class Estimate:
     say: Callable[[str], None] = print
     most: int = 100
     used_by_others: Callable[[], tuple[int, list[tuple[float, str]]]] = lambda: (1, [])
+    asked_for: set[str] = field(default_factory=set)  # the datasets for which the DAG has a job so far
+    # what seconds_of returned, by core.run_time_estimate.key
+    timed: dict[str, tuple[float, bool]] = field(default_factory=dict)
 
     @cached_property
     def experiments(self) -> list[str]:
@@ -211,11 +214,6 @@ class Estimate:
             self.timed[one] = self._seconds_of(path, place)
         return self.timed[one]
 
-    @cached_property
-    def timed(self) -> dict[str, tuple[float, bool]]:
-        """What seconds_of returned, by core.run_time_estimate.key."""
-        return {}
-
     def forget(self, path: str) -> None:
         """Have seconds_of read a cell's documents again; after a probe, also those of ceilings."""
         place = Path(os.path.relpath(path, self.run.results))
@@ -267,11 +265,6 @@ class Estimate:
             return found
         most = max((self._waiting(cell) for cell in self.cells if cell.dataset in datasets), default=0)
         return found + shared_memory(most, self.free_memory())
-
-    @cached_property
-    def asked_for(self) -> set[str]:
-        """The datasets for which the DAG has a job so far."""
-        return set()
 
     def announce_and_check(self, dataset: str) -> None:
         """Print once what this run will take; check the disk space for the datasets of the DAG so far.

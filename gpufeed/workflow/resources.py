@@ -153,16 +153,16 @@ class JobResources:
             "tasks": lambda cell: cell.nodes,
             "tasks_per_gpu": lambda cell: 0,
             "mpi": lambda cell: "srun",
+            "gres": self.gres_of_cell,
         }
-        several |= {"gres": self.gres_of_cell}
+        if not any(cell.nodes > 1 for cells in self.run.plan.cells.values() for cell in cells.values()):
+            several = {}
         wanted = {
             name: lambda wildcards, value=value: (
                 value(self.run.cell_of(wildcards)) if self.spreads(wildcards) else None
             )
             for name, value in several.items()
         }
-        if not any(cell.nodes > 1 for cells in self.run.plan.cells.values() for cell in cells.values()):
-            wanted = {}
         wanted |= self.of_gpu_jobs()
         if (model := wanted.get("gpu_model")) is not None:  # it is in gres
             wanted["gpu_model"] = lambda wildcards: None if self.spreads(wildcards) else model(wildcards)

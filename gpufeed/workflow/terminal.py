@@ -475,8 +475,8 @@ class Terminal(logging.Handler):
         left_s /= max(1.0, self.busy_s / max(now - self.began_s, 1e-3))  # repeats at a time
         return self.paint(f"  about {lasting(left_s)} left", DIM) if left_s >= 1 else ""
 
-    def paint(self, text: str, colour: int | None) -> str:
-        return f"\033[{colour}m{text}\033[0m" if self.coloured and colour else text
+    def paint(self, text: str, colour: int) -> str:
+        return f"\033[{colour}m{text}\033[0m" if self.coloured else text
 
     def status(self, text: str) -> None:
         """Show a line that the next one overwrites; nothing without a terminal."""

@@ -1,7 +1,7 @@
 """Everything that the golden tests take from gpufeed: a move of its modules changes this file alone."""
 
 from gpufeed.core.cells import Cell, cell_id
-from gpufeed.core.record import CEILINGS
+from gpufeed.core.record import CEILINGS, INFERENCE
 from gpufeed.report.comparison import compare
 from gpufeed.report.load_records import read_records, read_steps
 from gpufeed.report.publish import report, tabulate, tabulate_sweep
@@ -11,11 +11,17 @@ from gpufeed.report.sections.ceilings_rows import limits as ceilings_limits
 from gpufeed.report.sections.ceilings_rows import parts as ceilings_parts
 from gpufeed.report.sections.ceilings_rows import table as ceilings_table
 from gpufeed.report.sections.equivalence import rows as gate_rows
-from gpufeed.report.sections.inference_rows import table as inference_table
+from gpufeed.report.sections.inference import table as table_of_inference
 from gpufeed.report.sections.kernels import section as kernel_section
 from gpufeed.report.sections.side_by_side import TOTALS, means, saved
 
 read_ceilings = CEILINGS.read
+
+
+def inference_table(paths):
+    """Return the table of the models in use that these files measured."""
+    return table_of_inference(map(INFERENCE.read, paths))
+
 
 __all__ = [
     "TOTALS",

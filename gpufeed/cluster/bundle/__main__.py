@@ -37,7 +37,7 @@ def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
     bundle_parts.collect_wheels(requirements, folder / "wheels")
     bundle_parts.collect_archives(config, folder / "archives")
     code = bundle_parts.collect_plugins(config, folder / "plugins")
-    seal(folder, this_node(cuda, ROOT))
+    seal(folder, this_node(cuda))
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**30
     print(f"{folder}: {len(requirements)} packages and {len(wanted)} archives, {size:.1f} GiB")
     print(

@@ -31,19 +31,19 @@ WHEELS_AT_ONCE = 8  # packages in a call of pip; a killed run loses at most thes
 NVCC = "cuda-toolkit[nvcc,crt,nvvm,cccl]"  # compiles the extension; CUDA 12 has no such package
 
 
-def resolved_requirements(cuda: str, root: Path = ROOT) -> list[str]:
+def resolved_requirements(cuda: str) -> list[str]:
     """Return `name==version` of all that `make setup` installs for a stack, and of its installers.
 
     Raises GpufeedError if the versions conflict, or if the package index cannot be reached.
     """
-    uv = re.search(r"^UV_VERSION := (\S+)$", (root / "Makefile").read_text(), re.MULTILINE)[1]
+    uv = re.search(r"^UV_VERSION := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
     command = [Path(sys.executable).with_name("uv"), "pip", "compile", "--quiet", "--python", sys.executable]
     command += ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
-    command += ["--constraint", constraints(cuda, root), "--extra", f"cuda{cuda}"]
+    command += ["--constraint", constraints(cuda), "--extra", f"cuda{cuda}"]
     command += [part for extra in EXTRAS for part in ("--extra", extra)]
     more = [f"uv=={uv}", "setuptools", *([NVCC] if cuda == "13" else [])]
     done = subprocess.run(
-        [*command, root / "pyproject.toml", "-"], input="\n".join(more), capture_output=True, text=True
+        [*command, ROOT / "pyproject.toml", "-"], input="\n".join(more), capture_output=True, text=True
     )
     if done.returncode:
         raise GpufeedError(

@@ -20,18 +20,18 @@ COPY = "copy the folder again, by rsync -a --checksum"
 PARTS = ("archives", "plugins", "wheels")
 
 
-def constraints(cuda: str, root: Path = ROOT) -> Path:
+def constraints(cuda: str) -> Path:
     """Return the constraints file of a stack, `12` or `13`."""
-    return root / f"envs/constraints-cuda{cuda}.txt"
+    return ROOT / f"envs/constraints-cuda{cuda}.txt"
 
 
-def this_node(cuda: str, root: Path = ROOT) -> dict[str, str]:
+def this_node(cuda: str) -> dict[str, str]:
     """Return what wheels must match: the stack, its versions, and Python and platform of this process."""
     return {
         "cuda": cuda,
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "platform": sysconfig.get_platform(),
-        "constraints": sha256_of(constraints(cuda, root)),
+        "constraints": sha256_of(constraints(cuda)),
     }
 
 
@@ -43,13 +43,13 @@ def seal(folder: Path, about: dict[str, str]) -> None:
     write_whole(folder / SUMS, "".join(lines))
 
 
-def check(folder: Path, cuda: str, root: Path = ROOT) -> int:
+def check(folder: Path, cuda: str) -> int:
     """Return the number of files of a complete bundle for this Python; raise GpufeedError otherwise."""
     pack = f"run make bundle CUDA={cuda} again, where there is a network: it resumes"
-    check_checkout(root / "envs")
+    check_checkout(ROOT / "envs")
     if not (folder / SUMS).is_file():
         raise GpufeedError(f"no {SUMS} in {folder}", "a folder that make bundle completed", pack)
-    if not constraints(cuda, root).is_file():
+    if not constraints(cuda).is_file():
         raise GpufeedError(f"CUDA={cuda}", "12 or 13", "make setup CUDA=12 (or 13) OFFLINE=FOLDER")
     rows = [line.partition("  ") for line in (folder / SUMS).read_text(errors="replace").splitlines()]
     if not any(name == ABOUT for _, _, name in rows):
@@ -59,12 +59,8 @@ def check(folder: Path, cuda: str, root: Path = ROOT) -> int:
     ]
     if wrong:
         shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} others" if len(wrong) > 3 else "")
-        raise GpufeedError(
-            f"{shown} in {folder}: missing or damaged",
-            f"the files of {folder / SUMS}",
-            COPY,
-        )
-    about, here = json.loads((folder / ABOUT).read_text()), this_node(cuda, root)
+        raise GpufeedError(f"{shown} in {folder}: missing or damaged", f"the files of {folder / SUMS}", COPY)
+    about, here = json.loads((folder / ABOUT).read_text()), this_node(cuda)
     for key, value in here.items():
         if about[key] != value:
             raise unfit(key, about[key], value, pack)

@@ -33,8 +33,7 @@ def section(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -
         return None
     measured = rates(cells)
     shown = [one for one in found["candidates"] if one["images_per_s"] is not None]
-    more = ({"bound": BOUNDS[one["bound"]], "measured": measured.get(one["cell_id"])} for one in shown)
-    rows = [one | beside for one, beside in zip(shown, more, strict=True)]
+    rows = [one | {"bound": BOUNDS[one["bound"]], "measured": measured.get(one["cell_id"])} for one in shown]
     answer, *rest = lines(found, measured)
     return {
         "headline": " ".join([answer, *rest[:1], *doubt(found, cells)]),

@@ -24,8 +24,7 @@ def section(paths: Iterable[Path], experiment: str, planned: Sequence[str] = ())
             documents.add_trouble(times["status"], times["decoder"], times["sentence"])
     rows = [row(times, one) for _, times in documents.found for one in times["builds"]]
     rows.sort(key=lambda row: (row["count"], -row["images_per_s"]))
-    told = {"troubles": documents.troubles, "missing": documents.missing}
-    return {"rows": rows, "memory": memory(rows), **told}
+    return {"rows": rows, "memory": memory(rows), **documents.lacking}
 
 
 def row(times: Mapping, one: Mapping) -> dict:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from gpufeed.advice import paste
 from gpufeed.benchmarks.ceilings.shares import END
@@ -82,8 +82,7 @@ def section(
         "tasks": [task(title, rows, folders) for title, rows in grouped.items()],
         "pictures": pictures,
         "downloads": downloads.links(f"{experiment}-ceilings", table(measurements)),
-        "troubles": documents.troubles,
-        "missing": documents.missing,
+        **documents.lacking,
     }
 
 
@@ -235,7 +234,11 @@ def draw_epochs(measurements: Sequence[Mapping]) -> Figure:
     looks = [look for name, look in LOOKS.items() if name in seen]
     legend = {"handles": style.patches(looks), "ncols": 2, "fontsize": 8.5}
     more = 0.1 + 0.2 * -(-len(looks) // 2)
-    return style.panels(drawn, _epochs_panel, _epochs_height, NOTHING, more, legend, BARS_HEAD_IN)
+
+    def height(bars: Bars) -> float:
+        return style.rows_in(name for name, _ in bars.rows)
+
+    return style.panels(drawn, _epochs_panel, height, NOTHING, more, legend, BARS_HEAD_IN)
 
 
 class Bars(NamedTuple):
@@ -254,10 +257,6 @@ class Bars(NamedTuple):
         return {name for part in self.split for name in part if part[name] > VISIBLE * self.longest}
 
 
-def _epochs_height(bars: Bars) -> float:
-    return style.rows_in(name for name, _ in bars.rows)
-
-
 def _epochs_panel(axis: Axes, bars: Bars) -> None:
     words = []
     for y, ((who, found), seconds) in enumerate(zip(bars.rows, bars.split, strict=True)):
@@ -273,7 +272,7 @@ def _epochs_panel(axis: Axes, bars: Bars) -> None:
     style.rows(axis, [name for name, _ in bars.rows], words)
     axis.set(xlim=(0, bars.longest * 1.02), xlabel="seconds of an epoch, mean over the pairs")
     axis.set_title(style.title(bars.title))
-    axis.grid(axis="x", color="#E4E4E4", zorder=0)
+    axis.grid(axis="x", zorder=0)
 
 
 AXES_IN, AXES_HEAD_IN, NAME_IN = 2.6, 0.9, 0.18
@@ -317,8 +316,8 @@ def _speeds_panel(axis: Axes, task: tuple[str, Sequence[tuple[str, Mapping]]]) -
     axis.set(ylim=(0, AXES_ROOM * fastest), ylabel="images per second, end to end")
     axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.xaxis.set_major_locator(MaxNLocator(steps=(1, 2, 5, 10)))  # whole percents
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axis.grid(color="#E4E4E4")
+    axis.yaxis.set_major_formatter("{x:,g}")
+    axis.grid(True)
     axis.legend(loc="upper left", bbox_to_anchor=(0, -0.6 / AXES_IN), fontsize=9)
 
 

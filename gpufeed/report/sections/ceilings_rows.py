@@ -10,7 +10,7 @@ from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
 from gpufeed.report import wording
 from gpufeed.report.load_records import graphs_of, grouped, machine_of, workers_of
 from gpufeed.report.sections import ceilings_verdict
-from gpufeed.report.sections.inference_rows import machine
+from gpufeed.report.sections.inference import machine
 
 SIDES = (END, ALONE, "input_only")
 ENDS = ("median", "ci95_low", "ci95_high")
@@ -23,13 +23,10 @@ IN_WAIT = (DECODE, TRANSFER)  # stages that a warm epoch waits for
 
 def title(found: Mapping) -> str:
     """Return task and machine, as `vit_tiny on cifar10, bf16, batch 512; NVIDIA H200, torch 2.11`."""
-    cell = found["cell"]
-    parts = [
-        f"{cell['model']} on {cell['dataset']}",
-        found["resolved"]["precision"],
-        f"batch {batch_size(found)}",
-    ]
-    parts += [wording.FEATURES["cores_asked"](cores) for cores in [cell.get("cores")] if cores]
+    cell, precision = found["cell"], found["resolved"]["precision"]
+    parts = [f"{cell['model']} on {cell['dataset']}", precision, f"batch {batch_size(found)}"]
+    if cell.get("cores"):
+        parts.append(wording.FEATURES["cores_asked"](cell["cores"]))
     return f"{', '.join(parts)}; {machine(found)}"
 
 
@@ -97,11 +94,11 @@ def limits(measurements: Iterable[Mapping]) -> pd.DataFrame:
     for found in measurements:
         if found["status"] == "done":
             au = found["shares"]["au"]
+            limited_by = ceilings_verdict.of(found).kind
             machine = machine_of(found["cell"], found["resolved"], found["environment"])
-            names = {"cell_id": found["cell_id"], "batch_size": batch_size(found)}
-            names |= {name: machine[name] for name in ("hardware", "stack", "torch")}
-            values = (au["median"], au["ci95_low"], au["ci95_high"], au["n"], ceilings_verdict.of(found).kind)
-            rows.append(names | dict(zip(LIMITS, values, strict=True)))
+            place = (machine["hardware"], machine["stack"], machine["torch"])
+            shares = (au["median"], au["ci95_low"], au["ci95_high"], au["n"])
+            rows.append((found["cell_id"], *place, batch_size(found), *shares, limited_by))
     keys = ["cell_id", "hardware", "stack", "torch", "batch_size"]
     table = pd.DataFrame(rows, columns=[*keys, *LIMITS]).drop_duplicates(keys)
     return table.astype(dict.fromkeys(LIMITS[:3], float))

@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from gpufeed.core.document import MAKE_AGAIN
 from gpufeed.core.errors import GpufeedError
@@ -54,11 +54,18 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def draw(found: Mapping) -> Figure:
-    """Draw the figure of an evaluation."""
+    """Draw the matrix of an evaluation, and the pairs of classes that it confuses most often."""
     if found["status"] != "done":
         return style.sentence_figure(f"Nothing to draw, {found['status']}: {found['sentence']}")
-    matrix = np.array(found["confusion"])
-    return matrix_figure(matrix, found["classes"], confused(matrix, found["classes"]), title(found))
+    matrix, classes = np.array(found["confusion"]), found["classes"]
+    pairs = confused(matrix, classes)[:MOST_PAIRS]
+    with style.look():
+        figure, axes = style.stack([MATRIX_IN, 0.8 + style.ROW_IN * len(pairs)] if pairs else [MATRIX_IN])
+        draw_matrix(axes[0], matrix, classes)
+        figure.suptitle(textwrap.fill(title(found), TITLE_WIDTH), x=0.01, ha="left", fontsize=9)
+        if pairs:
+            draw_pairs(axes[1], pairs)
+    return figure
 
 
 def confused(matrix: np.ndarray, classes: Sequence[str]) -> list[Pair]:
@@ -83,8 +90,8 @@ def title(found: Mapping) -> str:
         *(f"{name} {cell[name]}" for name in ("trainer", "loader", "augment")),
         found["trained"]["precision"] if found["trained"] else cell["precision"],
         f"batch {cell['batch_size']}",
+        wording.plural(cell["steps"] or cell["epochs"], "step" if cell["steps"] else "epoch"),
     ]
-    parts.append(wording.plural(cell["steps"] or cell["epochs"], "step" if cell["steps"] else "epoch"))
     return ", ".join([*parts, *cell["overrides"]])
 
 
@@ -120,7 +127,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     for one in documents.troubles:
         one["who"] = Markup("<code>{}</code>").format(one["who"])
     models = [found["model"] for _, found in documents.found if found["model"]]
-    return {"models": models, "troubles": documents.troubles, "missing": documents.missing}
+    return {"models": models, **documents.lacking}
 
 
 def with_model(path: Path) -> dict[str, Any]:
@@ -179,18 +186,6 @@ COLOURS = colormaps["Blues"].with_extremes(bad="#C8C8C8")
 DARK = 0.715  # of the scale of COLOURS: from here on white has a higher contrast than black (WCAG 2.2)
 
 
-def matrix_figure(matrix: np.ndarray, classes: Sequence[str], pairs: Sequence[Pair], title: str) -> Figure:
-    """Draw a matrix, int64 (classes, classes) with true classes in rows, and the confused pairs."""
-    pairs = pairs[:MOST_PAIRS]
-    with style.look():
-        figure, axes = style.stack([MATRIX_IN, 0.8 + style.ROW_IN * len(pairs)] if pairs else [MATRIX_IN])
-        draw_matrix(axes[0], matrix, classes)
-        figure.suptitle(textwrap.fill(title, TITLE_WIDTH), x=0.01, ha="left", fontsize=9)
-        if pairs:
-            draw_pairs(axes[1], pairs)
-    return figure
-
-
 def draw_matrix(axis: Axes, matrix: np.ndarray, classes: Sequence[str]) -> None:
     """Draw the share of each true class that was predicted to be of each class, as colours."""
     of = matrix.sum(axis=1, keepdims=True)
@@ -213,7 +208,7 @@ def draw_matrix(axis: Axes, matrix: np.ndarray, classes: Sequence[str]) -> None:
 
 def name_classes(axis: Axes, classes: Sequence[str]) -> None:
     """Name each row and column, in letters as large as the space allows."""
-    names = [shortened(name, LONGEST) for name in classes]
+    names = [shortened(name) for name in classes]
     size = 9 if len(names) <= MOST_COUNTS else 6.5
     axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
     axis.set_yticks(range(len(names)), names, fontsize=size)
@@ -229,8 +224,7 @@ def write_counts(axis: Axes, matrix: np.ndarray, shares: np.ma.MaskedArray) -> N
 
 def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
     """Draw the pairs confused most often, as bars with their counts."""
-    both = ((shortened(name, LONGEST) for name in (pair.true, pair.predicted)) for pair in pairs)
-    names = [" taken for ".join(names) for names in both]
+    names = [f"{shortened(pair.true)} taken for {shortened(pair.predicted)}" for pair in pairs]
     counts = [pair.count for pair in pairs]
     said = [f"{pair.count:,} of {pair.of:,}" for pair in pairs]
     bars = axis.barh(range(len(pairs)), counts, color=style.BLUE, height=style.BAR)
@@ -239,9 +233,9 @@ def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
     style.rows(axis, names, said)
     axis.set_xlabel("images")
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.0f}"))
+    axis.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def shortened(text: str, most: int) -> str:
-    """Return the text, cut with an ellipsis if it has more than `most` letters."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def shortened(name: str) -> str:
+    """Return the name of a class, cut with an ellipsis if it has more than LONGEST letters."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"

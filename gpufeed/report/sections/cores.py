@@ -7,10 +7,11 @@ AU (accelerator utilization) is compute-only over end-to-end time: images/s of a
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
 from gpufeed.core.registry import LOADERS
 from gpufeed.report import style, tables, wording
+from gpufeed.report.load_records import grouped
 from gpufeed.report.significance import paired_ratio, paired_repeats, ratio_of_repeats
 from gpufeed.report.verdicts import Verdict
 
@@ -146,10 +147,9 @@ def n_of(panel: pd.DataFrame) -> str:
 
 def by_cores(panel: pd.DataFrame, column: str, before: str = "") -> str:
     """Return the values of a column, by numbers of cores if they differ."""
-    found: dict[str, list[int]] = {}
-    for cores, values in panel.groupby("cores_asked")[column]:
-        known = sorted(set(values.dropna()))  # a pass of whole epochs has no number of steps
-        found.setdefault(wording.rounded_ends(known, 6), []).append(int(cores))
+    groups = panel.groupby("cores_asked")[column]  # a pass of whole epochs has no number of steps
+    values = {int(cores): wording.rounded_ends(own.dropna(), 6) for cores, own in groups}
+    found = grouped(values, values.get)
     if len(found) == 1:
         return before + next(iter(found))
     return ", ".join(f"{before}{value} on {wording.listing(cores)} cores" for value, cores in found.items())
@@ -245,6 +245,6 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
     axis.axhline(FED, color="black", lw=1, ls=(0, (4, 3)), zorder=1)
     axis.xaxis.set_major_locator(FixedLocator(cores))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axis.grid(color="#E4E4E4")
+    axis.grid(True)

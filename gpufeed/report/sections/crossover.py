@@ -10,6 +10,7 @@ from operator import itemgetter
 import numpy as np
 import pandas as pd
 
+from gpufeed.report.load_records import grouped
 from gpufeed.report.sections import decoding_tables
 from gpufeed.report.wording import count, listing, plural, ratio
 
@@ -147,11 +148,12 @@ def answer(points: pd.DataFrame) -> list[str]:
 def _pays(node: str, found: Sequence[Size]) -> str:
     """Return from which image size the GPU beats each number of cores, and which decoders win below."""
     counts = sorted({cores for size in found if size.gpu for cores in size.cpu}, reverse=True)
-    pays: dict[str, list[int]] = {}
-    for cores in counts:
-        pairs = [(size, size.gpu, size.cpu[cores]) for size in found if size.gpu and cores in size.cpu]
-        where = _where([(size, ours.beats(theirs)) for size, ours, theirs in pairs])
-        pays.setdefault(where, []).append(cores)
+
+    def where_it_pays(cores: int) -> str:
+        both = [size for size in found if size.gpu and cores in size.cpu]
+        return _where([(size, size.gpu.beats(size.cpu[cores])) for size in both])
+
+    pays = grouped(counts, where_it_pays)
     parts = "; ".join(f"{where} against {_cores(cores)}" for where, cores in pays.items())
     sentence = f"{node}, decoding single JPEGs on the GPU pays {parts}."
     most = counts[0]
@@ -177,11 +179,8 @@ def _where(wins: Sequence[tuple[Size, bool]]) -> str:
 
 def _worths(found: Sequence[Size]) -> list[str]:
     """Return how many cores the GPU is worth at each size."""
-    known = [size for size in found if size.worth]
-    if not known:
-        return []
-    parts = [f"{say_worth(size.worth)} at {size.label}" for size in known]
-    return [f"By pixels a side, the best GPU decoder is worth {listing(parts)}."]
+    parts = [f"{say_worth(size.worth)} at {size.label}" for size in found if size.worth]
+    return [f"By pixels a side, the best GPU decoder is worth {listing(parts)}."] if parts else []
 
 
 def _ties(found: Sequence[Size]) -> list[str]:

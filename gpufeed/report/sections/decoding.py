@@ -128,7 +128,6 @@ GPU_LOOKS = (  # by rank among the GPU decoders
 )
 CPU_GREYS = ("#A8A8A8", "#868686", "#606060", "#2E2E2E")  # fewer cores are lighter
 LEAST_GAP = 0.052  # of the axis' height, between two names beside it
-GRID = "#E4E4E4"
 
 
 def draw_crossover(points: pd.DataFrame) -> Figure:
@@ -162,7 +161,7 @@ def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
         label += "\nbelow it: CPU cores that the best GPU decoder is worth"
     axis.set_xlabel(label)
     axis.set_xlim(min(sides) / 1.25, max(sides) * 1.25)
-    axis.grid(color=GRID)
+    axis.grid(True)
     axis.set_title(f"Files in the page cache to a tensor on the device\n{_machine(rows)}")
     _name_lines(axis, names)
 
@@ -296,7 +295,7 @@ def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axis.xaxis.set_minor_locator(NullLocator())
     style.plain_ticks(axis.yaxis)
-    axis.grid(color=GRID)
+    axis.grid(True)
     axis.set_title(f"Batch size, {_dataset(rows)}")
 
 
@@ -317,7 +316,7 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
     style.rows(axis, warm["decoder"])
     axis.set(xscale="log", xlabel="images per second (filled: warm, hollow: cold)")
     style.plain_ticks(axis.xaxis)
-    axis.grid(axis="x", color=GRID)
+    axis.grid(True, axis="x")
     axis.set_title(f"Page cache, {_dataset(rows)}")
 
 

@@ -11,7 +11,7 @@ from math import ceil, floor
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from gpufeed.core.loader_setting import AXES as TUNED_AXES
 from gpufeed.report import style, tables, wording
@@ -128,10 +128,10 @@ NUMBERS = {  # of a cell: (column of the table of cells, how it is said)
 
 def sentence(changes: list[dict]) -> str:
     """Return the changes that are worth most, those that cost, and how many are not shown to differ."""
-    faster, slower = (
-        sorted((row for row in changes if row["verdict"] in verdicts), key=lambda row: sign * row["factor"])
-        for verdicts, sign in (((FASTER, ABOVE), -1), ((SLOWER, BELOW), 1))
-    )
+    faster = [row for row in changes if row["verdict"] in (FASTER, ABOVE)]
+    slower = [row for row in changes if row["verdict"] in (SLOWER, BELOW)]
+    faster.sort(key=lambda row: -row["factor"])
+    slower.sort(key=lambda row: row["factor"])
     parts = []
     for rows, how in ((faster, "Worth most"), (slower, "Slower")):
         if rows:
@@ -140,8 +140,7 @@ def sentence(changes: list[dict]) -> str:
         parts.append(
             "A range, of fewer than 6 repeats or of several GPUs, says no more than that it keeps apart."
         )
-    same = sum(row["verdict"] == NOT_SHOWN for row in changes)
-    if same:
+    if same := sum(row["verdict"] == NOT_SHOWN for row in changes):
         parts.append(f"Not shown to differ: {same} of {wording.plural(len(changes), 'change')}.")
     return " ".join(parts)
 
@@ -246,7 +245,7 @@ def _panel(axis: Axes, machine: dict) -> None:
     axis.set(xscale="log", xlim=(min(low, 0.9) / 1.1, max(high, 1.1) * 1.1))
     axis.set_xticks(ticks(*axis.get_xlim()))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    axis.xaxis.set_major_formatter("{x:g}x")
     style.rows(axis, [row["change"] for row in rows], words(machine))
     axis.set_xlabel("images per second after the change over before; bars: 95 % interval, or range")
     axis.set_title(style.title(machine["title"]))

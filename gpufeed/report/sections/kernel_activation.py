@@ -6,7 +6,6 @@ from dataclasses import astuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from gpufeed.core.plan_kernels import ACTIVATION_WORKS, YARDSTICKS
 from gpufeed.report import style, wording
@@ -172,7 +171,7 @@ def _panel(axis: Axes, done: ActivationRows, work: str, form: str, columns: list
             axis.annotate(f"{value:.0f}", (place, end), (0, 2), **style.ABOVE)
     if work in YARDSTICKS:
         axis.axhline(1, color=style.VERMILION, lw=1.2, zorder=1)
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f} %"))
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.0f} %")
         axis.set_ylabel(f"of the speed of a {YARDSTICKS[work]}")
     else:
         axis.set_ylabel("TFLOP/s; microseconds on the bars")
@@ -180,7 +179,7 @@ def _panel(axis: Axes, done: ActivationRows, work: str, form: str, columns: list
     axis.set_title(f"{SHORT[work]}, {form}")
     axis.set_xticks(range(len(columns)), [f"{width} columns" for width in columns])
     axis.tick_params(axis="x", length=0)
-    axis.grid(axis="y", color="#E4E4E4", zorder=0)
+    axis.grid(axis="y", zorder=0)
 
 
 def _value(row: Mapping) -> tuple[float, float, float]:

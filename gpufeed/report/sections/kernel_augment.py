@@ -16,8 +16,6 @@ TITLES = {
     "one_pass": "crop, flip, brightness, contrast, salt and pepper, normalise",
 }
 SHOWN = {(work,): TITLES[work] for work in WORKS}
-BY = {name: name for name in IMPLEMENTATIONS}
-LIBRARIES = ("torchvision", "kornia")
 INTRO = (
     "Work of the device on images that lie there, out of its L2 cache: medians over the launches, quartiles "
     "in brackets. A copy of as many bytes in the same process is the measure. Of other libraries only the "
@@ -50,12 +48,10 @@ def table(done: dict, settings: dict, n: int) -> dict:
         f"Images per second at batch {n}, normalised images in {settings['dtype']}; at most "
         f"{settings['launches']} launches, {settings['flush_mib']} MiB written before each"
     )
-    return {
-        "summary": f"Batch {n}",
-        "caption": caption,
-        "columns": [f"{size} px" for size in settings["size"]],
-        "rows": kernel_claims.table_rows(done, SHOWN, BY, [(n, size) for size in settings["size"]], cell),
-    }
+    names = {name: name for name in IMPLEMENTATIONS}
+    rows = kernel_claims.table_rows(done, SHOWN, names, [(n, size) for size in settings["size"]], cell)
+    columns = [f"{size} px" for size in settings["size"]]
+    return {"summary": f"Batch {n}", "caption": caption, "columns": columns, "rows": rows}
 
 
 def sentences(done: dict, settings: dict) -> list[str]:
@@ -76,7 +72,7 @@ def sentences(done: dict, settings: dict) -> list[str]:
                 f"; the chain of kernels moves {chain['bytes'] / fused['bytes']:.1f} times the bytes and "
                 f"takes {chain['ms_median'] / fused['ms_median']:.1f} times as long"
             )
-        for name in LIBRARIES:
+        for name in kernel_claims.LIBRARIES:
             if rows[name]:
                 text += f"; {name} {rows[name]['ms_median'] / fused['ms_median']:.1f} times"
         few = [done.get(("one_pass", name, smallest, size)) for name in ("chain", "fused")]

@@ -4,6 +4,7 @@ Medians, with the range that the quartiles of the launches allow: a claim holds 
 whole range lies on one side of its line.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -119,22 +120,19 @@ WHO = {
 
 def activation_claims(done: ActivationRows, lines: Iterable[Mapping], columns: Sequence[int]) -> list[Claim]:
     """Return a claim a line and width; a line of several numbers gives one for each."""
-    return [claim for line in lines for width in columns for claim in activation_claims_at(done, line, width)]
-
-
-def activation_claims_at(done: ActivationRows, line: Mapping, width: int) -> list[Claim]:
-    """Return the claims of one line at one width."""
-    work, form, who = line["work"], line["form"], line.get("implementation", "extension")
-    row, found = done.get((work, form, who, width)), []
-    name = f"{WHO[who]}, {WORKS[work]}, {form}, {width} columns"
-    if "share" in line:
-        yardstick = row["yardstick"] if row else "copy or triad"
-        said = f"at least {line['share']:.0%} of {yardstick}"
-        found.append(judged(name, said, of_copy(row), line["share"], float("inf"), "{:.0%}".format))
-    for other, times in line.get("times", {}).items():
-        lead = faster(row, done.get((work, form, other, width)))
-        said = f"at least {times:g} times as fast as {WHO[other]}"
-        found.append(judged(name, said, lead, times, float("inf"), "{:.2f} times".format))
+    found = []
+    for line, width in itertools.product(lines, columns):
+        work, form, who = line["work"], line["form"], line.get("implementation", "extension")
+        row = done.get((work, form, who, width))
+        name = f"{WHO[who]}, {WORKS[work]}, {form}, {width} columns"
+        if "share" in line:
+            yardstick = row["yardstick"] if row else "copy or triad"
+            said = f"at least {line['share']:.0%} of {yardstick}"
+            found.append(judged(name, said, of_copy(row), line["share"], float("inf"), "{:.0%}".format))
+        for other, times in line.get("times", {}).items():
+            lead = faster(row, done.get((work, form, other, width)))
+            said = f"at least {times:g} times as fast as {WHO[other]}"
+            found.append(judged(name, said, lead, times, float("inf"), "{:.2f} times".format))
     return found
 
 

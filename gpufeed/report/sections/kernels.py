@@ -32,7 +32,7 @@ def section(paths: Iterable[str | Path], experiment: str, plan: Mapping | None) 
             prefix, lines = f"{experiment}-kernels-{len(machines)}", (plan or {}).get("lines", [])
             title = wording.measured_on(found["environment"])
             machines.append({"title": title, "intro": family.INTRO, **family.shown(found, lines, prefix)})
-    return {"machines": machines, "troubles": documents.troubles, "missing": documents.missing}
+    return {"machines": machines, **documents.lacking}
 
 
 def family_of(found: dict):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from gpufeed.report import style, tables, wording
 from gpufeed.report.figures import fastest_settings, panel_title
@@ -161,7 +161,7 @@ def draw(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[Figure]:
 
 
 class Panel(NamedTuple):
-    """Its height, and who draws it."""
+    """A panel: its height, and the function that draws it."""
 
     inches: float
     draw: Callable[[Axes], None]
@@ -234,9 +234,9 @@ def _curves(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame, measure: str) 
     if measure == "train_loss":  # the first panel of its task
         axis.set_title(panel_title(rows))
     if measure == "top1":
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.percent(value)))
+        axis.yaxis.set_major_formatter(lambda value, _: wording.percent(value))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.grid(color="#E4E4E4")
+    axis.grid(True)
 
 
 def _final(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame) -> None:
@@ -252,7 +252,7 @@ def _final(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame) -> None:
     axis.set_xlabel("training loss of the last epoch")
     axis.xaxis.set_major_locator(MaxNLocator(4))
     style.rows(axis, names(rows))
-    axis.grid(color="#E4E4E4")
+    axis.grid(True)
 
 
 def names(rows: pd.DataFrame) -> list[str]:

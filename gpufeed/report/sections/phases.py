@@ -92,12 +92,8 @@ def split(records: pd.DataFrame) -> pd.DataFrame:
     tells = records["phases"].map(lambda one: isinstance(one, dict) and {"wall_s", "start_s"} <= set(one))
     known = records[tells.astype(bool)]
     keys, fields = tables.IDENTITY[1:], [part.field for part in PARTS if part.field]
-    seconds = pd.DataFrame(
-        [{field: one.get(field) or 0.0 for field in (*fields, "wall_s")} for one in known["phases"]],
-        index=known.index,
-        columns=[*fields, "wall_s"],
-        dtype=float,
-    )
+    seconds = pd.DataFrame(known["phases"].tolist(), known.index).reindex(columns=[*fields, "wall_s"])
+    seconds = seconds.astype(float).fillna(0.0)
     seconds[""] = (seconds["wall_s"] - seconds[fields].sum(axis=1)).clip(lower=0)
     groups = known[keys].join(seconds).groupby(keys, dropna=False, sort=False)
     return groups.mean().assign(n=groups.size()).reset_index()

@@ -90,11 +90,8 @@ def against(row: pd.Series, facts: Mapping | None, of: Ceilings) -> dict | None:
     if options is None or facts is None:
         return None
     batch, image = int(row["batch_size"]), (facts["height"], facts["width"])
-
-    def works():
-        return vit_cost.step(options, image, facts["classes"], batch)
-
-    floor = vit_cost.floor_ms(works(), ITEMSIZE[of.precision], of.tflop_per_s, of.gb_per_s)
+    works = list(vit_cost.step(options, image, facts["classes"], batch))
+    floor = vit_cost.floor_ms(works, ITEMSIZE[of.precision], of.tflop_per_s, of.gb_per_s)
     step_ms = batch * row["devices"] * row["nodes"] / row["images_per_s"] * 1e3  # each device has its batch
     return {
         **{key: row[key] for key in SAME},
@@ -106,7 +103,7 @@ def against(row: pd.Series, facts: Mapping | None, of: Ceilings) -> dict | None:
         "step": wording.three_figures(step_ms),
         "floor": wording.three_figures(floor),
         "share": floor / step_ms,
-        "tflop_per_s": vit_cost.flops(works()) / step_ms / 1e9,
+        "tflop_per_s": vit_cost.flops(works) / step_ms / 1e9,
     }
 
 

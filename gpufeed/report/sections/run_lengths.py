@@ -10,7 +10,7 @@ from gpufeed.report.wording import hundredths, plural, points
 
 EPOCHS = 20  # what more epochs bring is said for so many
 LITTLE = 0.002  # and is little below that: 0.2 points of top-1
-SAME = [*(column for column in tables.IDENTITY if column != "cell_id")]
+SAME = [column for column in tables.IDENTITY if column != "cell_id"]
 SAME += [setting for setting in tables.SETTINGS if setting not in ("epochs", "step_limit")]
 
 
@@ -80,15 +80,9 @@ def of_lengths(found: pd.DataFrame) -> str:
     """Return from which length on more epochs gain little; empty if there is one length."""
     if len(found) == 1:
         return ""
-    enough = from_where_on(found)
-    if enough is None:
+    gained = found.index[found["gain"] >= LITTLE]
+    enough = gained[-1] if len(gained) else found.index[0]  # beyond it all gains are small
+    if enough == found.index[-1]:
         gain = f"{found['gain'].iloc[-1] * 100:.2f}"
         return f"At the end {EPOCHS} more epochs still bring {gain} points: longer runs are wanted."
     return f"From {enough} epochs on {EPOCHS} more bring less than {LITTLE * 100:g} points."
-
-
-def from_where_on(found: pd.DataFrame) -> int | None:
-    """Return the shortest length beyond which all gains are small; None if the last one is not."""
-    gained = found.index[found["gain"] >= LITTLE]
-    enough = gained[-1] if len(gained) else found.index[0]
-    return None if enough == found.index[-1] else int(enough)

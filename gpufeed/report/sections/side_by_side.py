@@ -204,7 +204,7 @@ def _phases(axis, middle: pd.DataFrame) -> None:
     axis.set_xticks(places, PARTS)
     axis.set_ylabel("milliseconds a batch")
     axis.margins(y=0.15)
-    axis.grid(axis="y", color="#E4E4E4", zorder=0)
+    axis.grid(axis="y", zorder=0)
     axis.legend(loc="upper left")
 
 
@@ -216,4 +216,4 @@ def _totals(axis, middle: pd.DataFrame) -> None:
         style.hint(bar[0], f"{name}: {value:.2f} ms")
     style.rows(axis, middle.index, [f"{value:.2f} ms" for value in middle["total_ms", "median"]])
     axis.set_xlabel("mean total, milliseconds a batch, the wait for data included")
-    axis.grid(axis="x", color="#E4E4E4", zorder=0)
+    axis.grid(axis="x", zorder=0)

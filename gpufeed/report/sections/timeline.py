@@ -123,16 +123,16 @@ def _panel(axis: Axes, step: Step) -> None:
     axis.barh(
         len(LANES) - 1, -step.before_ms, height=style.BAR, zorder=2, facecolor="#C9CDD2", edgecolor="white"
     )
-    for lane, (name, (_, colour, hatch)) in enumerate(LANES.items()):
+    for lane, (name, (part, colour, hatch)) in enumerate(LANES.items()):
         width, start = getattr(step, name), step.starts[name]
         if width > 0:
             look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "lw": 0.6}
             if not step.waited and name != "train_ms":
                 look = {"facecolor": "none", "edgecolor": "black", "ls": "--", "lw": 1.1}
             (bar,) = axis.barh(lane, width, left=start, height=style.BAR, zorder=2, **look)
-            style.hint(bar, f"{step.label}, {LANES[name][0]}: {wording.count(width)} ms")
+            style.hint(bar, f"{step.label}, {part}: {wording.count(width)} ms")
     widths = [getattr(step, name) for name in LANES]
     said = [f"{wording.count(width)} ms" if width > 0 else "nothing" for width in widths]
     style.rows(axis, [name for name, *_ in LANES.values()], said)
     axis.set_title(f"{step.label}: {wording.count(step.total_ms)} ms from batch to batch")
-    axis.grid(axis="x", color="#E4E4E4", zorder=0)
+    axis.grid(axis="x", zorder=0)

@@ -13,7 +13,7 @@ from gpufeed.core import plan_inference
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.report import publish, wording
-from gpufeed.report.sections import inference_rows
+from gpufeed.report.sections import inference
 
 
 def measured(int8=1200.0, host_ms=0.5, **changes):
@@ -48,19 +48,19 @@ def measured(int8=1200.0, host_ms=0.5, **changes):
     ],
 )
 def test_the_headline_calls_fastest_only_what_keeps_apart_by_three_percent(rate, said):
-    assert said in inference_rows.headline(measured(int8=float(rate)))
+    assert said in inference.headline(measured(int8=float(rate)))
 
 
 def test_the_headline_has_no_factor_over_what_the_fastest_is_not_shown_to_beat():
     near = made.measurement(made.row("eager", "fp32", 500, 2.0), made.row("compiled", "fp32", 510, 0.25))
-    assert inference_rows.headline(near) == (
+    assert inference.headline(near) == (
         "At batch 1024 compiled fp32 has the highest median, not distinguishable from eager fp32: 1,020 "
         "images/s. With one image compiled fp32 is fastest: 0.25 ms, 8.00x the speed of eager fp32."
     )
 
 
 def test_sentences_by_hand():
-    said = inference_rows.sentences(measured())
+    said = inference.sentences(measured())
     assert said == [
         "At batch 256 INT8 pays: its fastest route, torchao_int8, has 1,200 images/s, 1.20x the speed of the "
         "fastest without, compiled_graphs bf16 (1,000 images/s).",
@@ -79,7 +79,7 @@ def test_sentences_by_hand():
 )
 def test_ranges_that_meet_show_nothing(rate, answer):
     """980 to 1,020 without: 0.98 and 1.02 of the rate must lie beyond, by more than 1.03."""
-    assert answer in inference_rows.sentences(measured(int8=rate))[0]
+    assert answer in inference.sentences(measured(int8=rate))[0]
 
 
 @pytest.mark.parametrize(
@@ -102,27 +102,27 @@ def test_a_factor_is_never_rounded_to_nothing(factor, said):
 def test_an_accuracy_further_away_is_said_to_be():
     found = measured()
     found["rows"][3] |= {"over_bf16": -0.0051}
-    assert "-0.51 points from eager bf16 (more than 0.5 points)" in inference_rows.sentences(found)[-1]
+    assert "-0.51 points from eager bf16 (more than 0.5 points)" in inference.sentences(found)[-1]
     for row in found["rows"]:
         row["over_bf16"] = None  # as on a GPU without bf16
-    assert "-0.30 points from eager fp32" in inference_rows.sentences(found)[-1]
+    assert "-0.30 points from eager fp32" in inference.sentences(found)[-1]
 
 
 def test_without_a_route_that_ran_that_is_the_sentence():
     found = measured()
     del found["rows"][3]
-    (said,) = inference_rows.sentences(found)
+    (said,) = inference.sentences(found)
     assert said == "No INT8 route ran to its end here: see the reasons below."
-    assert inference_rows.sentences(made.measurement(made.row("eager", "fp32"))) == []
+    assert inference.sentences(made.measurement(made.row("eager", "fp32"))) == []
 
 
 def test_rates_are_divided_by_eager_of_the_same_precision():
-    rows = inference_rows.done(measured())
-    assert inference_rows.rival(rows, "fp32") is rows["eager", "fp32"]
-    assert inference_rows.rival(rows, "int8") is rows["eager", "bf16"]
-    assert inference_rows.rival(rows, "fp16") is None
+    rows = inference.done(measured())
+    assert inference.rival(rows, "fp32") is rows["eager", "fp32"]
+    assert inference.rival(rows, "int8") is rows["eager", "bf16"]
+    assert inference.rival(rows, "fp16") is None
     del rows["eager", "bf16"]
-    assert inference_rows.rival(rows, "int8") is rows["eager", "fp32"]
+    assert inference.rival(rows, "int8") is rows["eager", "fp32"]
 
 
 @pytest.mark.usefixtures("drawn")

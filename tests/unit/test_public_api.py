@@ -122,6 +122,40 @@ def test_a_closed_loader_begins_no_epoch(photos):
             next(iter(batches))
 
 
+def test_an_epoch_that_a_later_one_ended_says_so(photos):
+    with gpufeed.loader("dataloader_sync", "photos", batch_size=16, device="cpu") as batches:
+        ended, begun, taken = iter(batches), iter(batches), iter(batches)
+        assert [len(labels) for _, labels in (next(taken), next(taken), next(taken))] == [16, 16, 8]
+        third = iter(batches)
+        assert not list(taken)  # all of it was taken
+        next(third)
+        assert len(list(iter(batches))) == 3
+        for one in (ended, begun, third):
+            with pytest.raises(gpufeed.GpufeedError, match="a later epoch has ended"):
+                list(one)
+            assert not list(one)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"next_batch": 99}, "next_batch 99 in a state\nexpected: what state_dict returns: .* 0 to 2"),
+        ({"next_batch": -1}, "next_batch -1 in a state"),
+        ({"epoch": None}, "epoch None in a state"),
+        ({"next_batch": 1, "images": None}, "images None in a state"),
+        ({"next_batch": 1, "batch_size": 8}, "an epoch with batch_size 8\nexpected: batch_size 16"),
+    ],
+)
+def test_a_state_that_cannot_be_resumed_is_a_sentence(photos, state, said):
+    with gpufeed.loader("dataloader_sync", "photos", batch_size=16, device="cpu") as batches:
+        own = batches.state_dict()
+        for given in ({**own, **state}, {}, None):
+            with pytest.raises(gpufeed.GpufeedError, match=said if given else "epoch None in a state"):
+                batches.load_state_dict(given)
+        batches.load_state_dict({"epoch": 3, "next_batch": 0})
+        assert batches.state_dict() == {**own, "epoch": 3}
+
+
 def test_a_store_is_built_once_where_it_was_asked_for(photos, tmp_path):
     wanted = {"batch_size": 16, "device": "cpu", "cache_folder": "kept"}
     for _ in range(2):

@@ -298,6 +298,15 @@ def test_errors_of_ours_end_in_2_without_a_traceback(said, error):
     assert said("seed=1", work=work) == (2, f"{error}\n")
 
 
+def test_an_interrupt_names_the_folder_to_resume(said):
+    def work(found, folder):
+        raise KeyboardInterrupt
+
+    code, text = said("hydra.run.dir=my first", work=work)
+    assert (code, text.startswith("Stopped: no model is kept. Resume")) == (130, True)
+    assert text.endswith("/my first'\n")
+
+
 def test_a_folder_that_cannot_be_is_told_and_no_traceback(tmp_path, said):
     (tmp_path / "file").write_text("in the way")
     code, text = said(*TINY, "data_folder=file", "hydra.run.dir=run", work=None)

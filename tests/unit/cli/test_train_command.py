@@ -96,6 +96,15 @@ def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path, m
     assert len(json.loads(capsys.readouterr().out)[0]["classes"]) == 3
 
 
+def test_a_model_that_saw_one_batch_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "trainer=plain", "loader=replay", "hydra.run.dir=out"]
+    monkeypatch.setattr(sys, "argv", ["train.py", *words])
+    assert main() == 0
+    assert "no model is kept" in (tmp_path / "out/train.log").read_text()
+    assert not [*(tmp_path / "out").glob("model.*")]
+
+
 @pytest.mark.slow
 def test_a_dataset_and_a_loader_of_files_are_trained_on(tmp_path):
     (tmp_path / "items.py").write_text(ITEMS)

@@ -22,7 +22,7 @@ from gpufeed.core.compose import shipped
 from gpufeed.core.config import check_axes, check_dict, check_hyper, read_hyper
 from gpufeed.core.config_sources import check_source
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.folders import expanded
+from gpufeed.core.folders import existing, expanded
 from gpufeed.core.registry import DECODERS, LOADERS
 from gpufeed.datasets.image_folder import IN_PLACE, read_headers
 from gpufeed.datasets.manifest import Manifest
@@ -376,6 +376,12 @@ def prepare(
     check_source(row, "gpufeed.prepare")
     config = {**config, "sources": {**config["sources"], name: row}}
     own = [archives] if isinstance(archives, str | Path) else archives
+    if not existing(data_folder).is_dir():
+        raise GpufeedError(
+            f"data_folder {str(data_folder)!r}: {existing(data_folder)} is a file",
+            "a folder, or a place where one can be made",
+            "name another folder",
+        )
     places = [data_folder, *own, *config["archives"]]
     shelf = shelf_of({**config, "data_folder": data_folder, "archives": places})
     return Manifest.read(dataset(name, config, shipped(), shelf))

@@ -257,6 +257,8 @@ def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog
         ({"name": "strips", "recipe": {"size": 24}}, "strips cannot crop and resize"),
         ({"recipe": {"sise": 24}}, "sise"),
         ({"source": "no_folder"}, "no no_folder"),
+        ({"source": "pho\0tos"}, "'pho\\x00tos', with a NUL"),
+        ({"device": "meta"}, "device 'meta' in the call\nexpected: one of: cpu, cuda, mps"),
         ({"source": "~nobody_here/photos"}, "no home folder of '~nobody_here'"),
         ({"name": "resident", "cache_decoder": "strips"}, "decoder 'strips'"),
         ({"split": "val"}, "no samples in split 'val'"),
@@ -303,6 +305,8 @@ def test_what_cannot_be_prepared_is_a_sentence(photos):
         gpufeed.prepare("no_folder")
     with pytest.raises(gpufeed.GpufeedError, match=r"resize: 32, in gpufeed\.prepare"):
         gpufeed.prepare("photos", resize=32)
+    with pytest.raises(gpufeed.GpufeedError, match=r"data_folder '.*': .* is a file"):
+        gpufeed.prepare("photos", __file__)
     before = sorted(os.listdir("photos"))
     with pytest.raises(gpufeed.GpufeedError, match="overlap with the prepared dataset"):
         gpufeed.prepare("photos", "photos")

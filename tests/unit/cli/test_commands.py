@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -71,3 +72,14 @@ def test_init_makes_a_folder_whose_own_hyper_parameters_are_read_and_overwrites_
     assert "learning_rate: 0.125" in defaults.read_text()
     assert main(["init", str(defaults)]) == 2
     assert "a folder that you may write to" in capsys.readouterr().err
+
+
+def test_an_init_that_a_full_disk_ends_is_a_line_and_leaves_nothing(capsys, tmp_path, monkeypatch):
+    def copy(source, target, **options):
+        target.mkdir()
+        raise shutil.Error([(str(source), str(target), f"[Errno 28] No space left: {n}") for n in "abc"])
+
+    monkeypatch.setattr(shutil, "copytree", copy)
+    assert main(["init", str(tmp_path / "own")]) == 2
+    assert re.match(r"found: \S+/own: \[Errno 28\] No space left: a\nexpected:", capsys.readouterr().err)
+    assert not list((tmp_path / "own").iterdir())

@@ -41,6 +41,19 @@ def test_a_wrong_name_is_a_sentence_and_a_right_one_gets_the_rest(capsys, monkey
         assert f"a whole number of {least} or more" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--help"], ["train"]])
+def test_a_reader_that_closed_the_output_is_no_traceback(words):
+    read, write = os.pipe()
+    os.close(read)
+    code = "import sys; from gpufeed.__main__ import main; sys.exit(main())"
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], stdout=write, stderr=subprocess.PIPE, env=environment
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_ctrl_c_in_any_command_is_no_traceback(monkeypatch, capsys):
     def interrupted(folder):
         raise KeyboardInterrupt

@@ -1,5 +1,6 @@
 """gpufeed COMMAND ...: one name for the commands of the project, each imported when it is asked for."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -27,8 +28,24 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; 2 for a name that is no command, 130 after Ctrl-C."""
-    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    """Run a command and return its exit code.
+
+    That is 2 for a name that is no command, and as in shells 130 after Ctrl-C and 141 if the reader of the
+    output has closed it.
+    """
+    try:
+        code = command(*list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def command(name: str, *rest: str) -> int:
+    """Run the command of a name and return its exit code."""
     if name in ("-h", "--help", "--version"):
         print(f"gpufeed {__version__}" if name == "--version" else usage())
         return 0
@@ -36,10 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(unknown("command", name, COMMANDS, "gpufeed"), file=sys.stderr)
         return 2
     sys.argv = [f"gpufeed {name}", *rest]  # Hydra, and scripts that name themselves in errors, read it
-    try:
-        return import_module(COMMANDS[name][0]).main()
-    except KeyboardInterrupt:
-        return 130  # an interrupt's exit code in shells
+    return import_module(COMMANDS[name][0]).main()
 
 
 if __name__ == "__main__":

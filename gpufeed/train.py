@@ -4,6 +4,7 @@ the choices.
 
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -53,9 +54,9 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
 
     @hydra.main(config_path=str(HYPER), config_name=PRIMARY, version_base="1.3")
     def task(config: DictConfig) -> None:
-        begun.append(config)
+        begun.append(HydraConfig.get().runtime.output_dir)
         try:
-            (work or train)(composed(config), HydraConfig.get().runtime.output_dir)
+            (work or train)(composed(config), begun[-1])
         except (GpufeedError, Skip, OmegaConfBaseException, OSError) as error:
             if isinstance(error, OSError) and (wanted or not of_files(error)):
                 raise
@@ -77,6 +78,8 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
         say(error)
         return REFUSED
     except KeyboardInterrupt:
+        more = f" Resume from a checkpoint, if any: resume={shlex.quote(begun[-1])}" if begun else ""
+        print(f"Stopped: no model is kept.{more}", file=sys.stderr)
         return INTERRUPTED
     finally:
         os.environ.pop(FULL_ERROR) if wanted is None else os.environ.update({FULL_ERROR: wanted})

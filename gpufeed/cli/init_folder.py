@@ -59,4 +59,9 @@ def write(folder: Path) -> None:
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
         (folder / "Snakefile").write_text(SNAKEFILE)
     except OSError as error:
-        raise GpufeedError(f"{folder}: {error}", "a folder that you may write to", "name another") from error
+        for part in PARTS:  # a second try would find them
+            shutil.rmtree(folder / part, ignore_errors=True)
+        # of copytree: a list of (from, to, why)
+        why = error.args[0][0][-1] if isinstance(error, shutil.Error) else error
+        wanted = "a folder that you may write to, on a disk with room"
+        raise GpufeedError(f"{folder}: {why}", wanted, "name another") from error

@@ -113,7 +113,7 @@ def measured(asked: argparse.Namespace, path: Path, records: Callable[[], Sequen
     print(f"config: {path}")
     code = run_process.follow(command)
     if code == INTERRUPTED:
-        print("Stopped. What was measured is kept: the same command resumes.")
+        print("Stopped.")  # Snakemake has said what is kept
         return INTERRUPTED
     if asked.dry and not code:
         print("Nothing was measured.")

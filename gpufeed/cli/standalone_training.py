@@ -17,7 +17,7 @@ from gpufeed.core.compose import Composed, cell_from, shipped
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import MODEL
-from gpufeed.core.registry import fetch
+from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.core.retry_policy import planning_node
 from gpufeed.tracking.epoch_tracking import track_training
 from gpufeed.training.cell_training import Trained, is_judged, judge, settle_process, train
@@ -32,8 +32,9 @@ log = logging.getLogger("gpufeed")
 def train_standalone(found: Composed, out: Path) -> None:
     """Make the cell's inputs, train it, evaluate it and keep the model in `out`.
 
-    metrics.csv is written after each epoch; model.pt and model.json at the end. Raises GpufeedError for an
-    impossible command line, and Skip for what this node lacks, the latter before any download.
+    metrics.csv is written after each epoch; model.pt and model.json at the end, but not for a ceiling, which
+    learns one batch. Raises GpufeedError for an impossible command line, and Skip for what this node lacks,
+    the latter before any download.
     """
     check_one_task()
     config, started_at, place = shipped(), now(), RuntimeContext()
@@ -57,7 +58,10 @@ def train_standalone(found: Composed, out: Path) -> None:
         if is_judged(cell):
             trained.result.epochs[-1]["accuracy"] = accuracy(cell, trained, place)
         watch.end(trained.result.epochs)
-    keep(cell, trained, place, started_at, out)
+    if LOADERS[cell.loader].ceiling:
+        log.warning("no model is kept: loader %s repeats one batch", cell.loader)
+    else:
+        keep(cell, trained, place, started_at, out)
     if checkpoints is not None:
         checkpoints.remove()
 

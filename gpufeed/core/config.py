@@ -13,8 +13,8 @@ from gpufeed.core import plan_advice as advice_plan
 from gpufeed.core import plan_ceilings as ceilings_plan
 from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import vit_options
-from gpufeed.core.cell_matrix import Plan, name_sources, plan
-from gpufeed.core.cells import AXES, Cell, check_batch
+from gpufeed.core.cell_matrix import Plan, crossed, name_sources, plan
+from gpufeed.core.cells import AXES, Cell, check_batch, impossible
 from gpufeed.core.config_schema import explain, first_error, one_value, read_yaml, validator
 from gpufeed.core.config_sources import EVALUATION, check_of, check_source, holds_out, training_images
 from gpufeed.core.errors import GpufeedError, require_known
@@ -133,12 +133,20 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
 def check_batches(config: Mapping, cells: Iterable[Cell]) -> None:
     """Raise GpufeedError for a batch larger than the training split, if the config gives its size.
 
-    The job checks the others, whose size is in the manifest, and cells on several devices, which most nodes
-    skip.
+    `check_prepared` checks the others, whose size is in the manifest. A cell on several devices, which most
+    nodes skip, is checked by its job.
     """
     for cell in cells:
         if cell.ranks == 1 and (images := training_images(config["sources"][cell.dataset])) is not None:
             check_batch(cell, images)
+
+
+def check_prepared(config: Mapping, dataset: str, images: int) -> None:
+    """Raise GpufeedError for a batch of `run` larger than a prepared dataset's training split of `images`."""
+    for name in config["run"]:
+        for _, cell in crossed(config, name):
+            if cell.dataset == dataset and cell.ranks == 1 and not impossible(cell):
+                check_batch(cell, images)
 
 
 def check_resume(config: Mapping, name: str, cells: Iterable[Cell]) -> None:

@@ -12,7 +12,9 @@ from gpufeed.core.repeats import number_of
 
 
 def expanded(path: str | Path) -> Path:
-    """Return a path with `~` expanded; raise GpufeedError if there is no such home folder."""
+    """Return a path with `~` expanded; raise GpufeedError if there is no such home folder, or can be none."""
+    if "\0" in str(path):
+        raise GpufeedError(f"{str(path)!r}, with a NUL", "a path without it", "correct the path")
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

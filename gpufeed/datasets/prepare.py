@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from gpufeed.core.config import check_prepared
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.file_writes import NO_ROOM, enough_disk
 from gpufeed.core.folders import check_apart
@@ -131,6 +132,7 @@ def for_job(job: Any) -> None:
         form=job.config["data_form"],
         quantity=dict(job.params.quantity),
     )
+    check_prepared(job.config, job.params.dataset, len(manifest.ids("train")))
     try:
         manifest.image_size()
     except GpufeedError as error:  # warn now, before each cell fails by itself

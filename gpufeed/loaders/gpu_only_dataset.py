@@ -17,8 +17,9 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from gpufeed.augment.base import Normalise
+from gpufeed.core.cells import DEVICES
 from gpufeed.core.config import check_axes
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError, Skip, require_known
 from gpufeed.core.folders import expanded
 from gpufeed.datasets import image_folder
 from gpufeed.datasets.manifest import Manifest
@@ -361,6 +362,7 @@ def pick_device(device: torch.device | str | None) -> torch.device:
         return found
     try:
         asked = torch.device(device)
+        require_known("device", asked.type, DEVICES[1:], "the call")  # `auto` is no device
         found = resolve_device(asked.type)
     except (RuntimeError, Skip) as error:  # RuntimeError: an unknown name
         raise GpufeedError(

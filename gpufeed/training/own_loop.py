@@ -22,7 +22,7 @@ from gpufeed.core.compose import shipped
 from gpufeed.core.config import check_axes, check_dict, check_hyper, read_hyper
 from gpufeed.core.config_sources import check_source
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.folders import expanded
+from gpufeed.core.folders import existing, expanded
 from gpufeed.core.registry import DECODERS, LOADERS
 from gpufeed.datasets.image_folder import IN_PLACE, read_headers
 from gpufeed.datasets.manifest import Manifest
@@ -37,6 +37,7 @@ from gpufeed.training.runtime_context import load_request, make_augment
 log = logging.getLogger("gpufeed")
 
 PICTURE = tuple[torch.Tensor, torch.Tensor]
+PLACE = ("epoch", "next_batch")
 SAME = ("seed", "batch_size", "ranks", "images")  # must be unchanged to resume in mid-epoch
 
 
@@ -46,7 +47,7 @@ class Batches:
     images: normalised float (N, 3, H, W); labels: int64 (N,). The caller may keep both. Every rank yields
     as many batches: a rank with one batch less than rank 0 splits its last batch in two. If that batch has
     one image, both parts are that image. An epoch that ended early is not resumed unless its state was
-    loaded.
+    loaded. One epoch runs at a time: a new one ends it, and its iterator then raises GpufeedError.
     """
 
     def __init__(self, loader: Loader, augment: Callable | None):
@@ -64,7 +65,20 @@ class Batches:
             self.load_state_dict(whole(self.state_dict()))
         self.end()
         self.running = self._epoch()
-        return self.running
+        return self._told(self.running)
+
+    def _told(self, epoch: Iterator[PICTURE]) -> Iterator[PICTURE]:
+        """Yield the batches of an epoch; raise GpufeedError if it was ended before its last batch."""
+        left = self.steps - self.loader.next_batch - self.second_part
+        for batch in epoch:
+            left -= 1
+            yield batch
+        if left and self.running is not epoch:
+            raise GpufeedError(
+                "an epoch that `close`, load_state_dict or a later epoch has ended",
+                "one epoch at a time, and each of its batches before the next one begins",
+                "finish it first, or open another loader for a second loop over the images",
+            )
 
     def _epoch(self) -> Iterator[PICTURE]:
         loader, total = self.loader, len(self.loader)
@@ -97,15 +111,17 @@ class Batches:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Resume; raise GpufeedError for a state in mid-epoch whose batches differ from this loader's."""
+        own, last = self.state_dict(), len(self.loader) - 1
+        check_state(state, self.steps)
         self.end()
-        own, step, last = self.state_dict(), state["next_batch"], len(self.loader) - 1
+        step = state["next_batch"]
         differ = [key for key in SAME if state[key] != own[key]] if step else []
         if differ:
             found, wanted = (", ".join(f"{key} {one[key]}" for key in differ) for one in (state, own))
             raise GpufeedError(
                 f"a checkpoint from the middle of an epoch with {found}",
-                f"{wanted}, as in the data module",
-                "set the checkpoint's settings in the data module, or resume from the end of an epoch",
+                f"{wanted}, as of this loader",
+                "open the loader with the checkpoint's settings, or resume from the end of an epoch",
             )
         self.second_part = step > last
         place = {"epoch": state["epoch"], "next_batch": min(step, last)}
@@ -116,6 +132,20 @@ class Batches:
         if self.running is not None:
             self.running.close()
         self.running, self.begun = None, False
+
+
+def check_state(state: object, steps: int) -> None:
+    """Raise GpufeedError unless a state is one of `state_dict`, and its batch one of an epoch of `steps`."""
+    given = state if isinstance(state, Mapping) else {}
+    needed = PLACE + SAME if given.get("next_batch") else PLACE
+    wrong = [key for key in needed if not isinstance(own := given.get(key), int) or own < 0]
+    if wrong or given["next_batch"] >= steps:
+        key = wrong[0] if wrong else "next_batch"
+        raise GpufeedError(
+            f"{key} {given.get(key)!r} in a state",
+            f"what state_dict returns: whole numbers, and a next_batch from 0 to {steps - 1}",
+            "load a state of a loader with these images and this batch size",
+        )
 
 
 def whole(state: dict[str, int]) -> dict[str, int]:
@@ -346,6 +376,12 @@ def prepare(
     check_source(row, "gpufeed.prepare")
     config = {**config, "sources": {**config["sources"], name: row}}
     own = [archives] if isinstance(archives, str | Path) else archives
+    if not existing(data_folder).is_dir():
+        raise GpufeedError(
+            f"data_folder {str(data_folder)!r}: {existing(data_folder)} is a file",
+            "a folder, or a place where one can be made",
+            "name another folder",
+        )
     places = [data_folder, *own, *config["archives"]]
     shelf = shelf_of({**config, "data_folder": data_folder, "archives": places})
     return Manifest.read(dataset(name, config, shipped(), shelf))

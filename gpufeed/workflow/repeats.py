@@ -100,11 +100,13 @@ class Repeats:
         )
 
     def second_so_far(self, experiment: str) -> list[str]:
-        """Return the second records of repeats that were found to be disturbed."""
+        """Return the second records of this plan's repeats that were found to be disturbed."""
         try:
-            return self._second_in(experiment, self.disturbed_in(experiment, self.so_far(experiment)))
+            found = self._second_in(experiment, self.disturbed_in(experiment, self.so_far(experiment)))
         except (OSError, ValueError):
             return []
+        # others are of an earlier run in this folder, such as one of other images
+        return [path for path in found if path.split("/")[-2] in self.run.plan.cells[experiment]]
 
     def _second_in(self, experiment: str, document: str) -> list[str]:
         with open(document) as file:

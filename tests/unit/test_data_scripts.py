@@ -48,7 +48,7 @@ def prepare(tmp_path, **params) -> tuple[Manifest, str]:
         input=Named(archives=[]),
         params=Named(quantity={}, **params),
         output=Named(manifest=str(tmp_path / "out/manifest.parquet"), images=str(tmp_path / "out/images")),
-        config={"max_quarantined_share": 0.0, "data_form": "folders"},
+        config={"max_quarantined_share": 0.0, "data_form": "folders", "run": []},
         threads=2,
         log=[str(tmp_path / "log")],
     )

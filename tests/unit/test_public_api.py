@@ -122,6 +122,40 @@ def test_a_closed_loader_begins_no_epoch(photos):
             next(iter(batches))
 
 
+def test_an_epoch_that_a_later_one_ended_says_so(photos):
+    with gpufeed.loader("dataloader_sync", "photos", batch_size=16, device="cpu") as batches:
+        ended, begun, taken = iter(batches), iter(batches), iter(batches)
+        assert [len(labels) for _, labels in (next(taken), next(taken), next(taken))] == [16, 16, 8]
+        third = iter(batches)
+        assert not list(taken)  # all of it was taken
+        next(third)
+        assert len(list(iter(batches))) == 3
+        for one in (ended, begun, third):
+            with pytest.raises(gpufeed.GpufeedError, match="a later epoch has ended"):
+                list(one)
+            assert not list(one)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"next_batch": 99}, "next_batch 99 in a state\nexpected: what state_dict returns: .* 0 to 2"),
+        ({"next_batch": -1}, "next_batch -1 in a state"),
+        ({"epoch": None}, "epoch None in a state"),
+        ({"next_batch": 1, "images": None}, "images None in a state"),
+        ({"next_batch": 1, "batch_size": 8}, "an epoch with batch_size 8\nexpected: batch_size 16"),
+    ],
+)
+def test_a_state_that_cannot_be_resumed_is_a_sentence(photos, state, said):
+    with gpufeed.loader("dataloader_sync", "photos", batch_size=16, device="cpu") as batches:
+        own = batches.state_dict()
+        for given in ({**own, **state}, {}, None):
+            with pytest.raises(gpufeed.GpufeedError, match=said if given else "epoch None in a state"):
+                batches.load_state_dict(given)
+        batches.load_state_dict({"epoch": 3, "next_batch": 0})
+        assert batches.state_dict() == {**own, "epoch": 3}
+
+
 def test_a_store_is_built_once_where_it_was_asked_for(photos, tmp_path):
     wanted = {"batch_size": 16, "device": "cpu", "cache_folder": "kept"}
     for _ in range(2):
@@ -223,6 +257,8 @@ def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog
         ({"name": "strips", "recipe": {"size": 24}}, "strips cannot crop and resize"),
         ({"recipe": {"sise": 24}}, "sise"),
         ({"source": "no_folder"}, "no no_folder"),
+        ({"source": "pho\0tos"}, "'pho\\x00tos', with a NUL"),
+        ({"device": "meta"}, "device 'meta' in the call\nexpected: one of: cpu, cuda, mps"),
         ({"source": "~nobody_here/photos"}, "no home folder of '~nobody_here'"),
         ({"name": "resident", "cache_decoder": "strips"}, "decoder 'strips'"),
         ({"split": "val"}, "no samples in split 'val'"),
@@ -269,6 +305,8 @@ def test_what_cannot_be_prepared_is_a_sentence(photos):
         gpufeed.prepare("no_folder")
     with pytest.raises(gpufeed.GpufeedError, match=r"resize: 32, in gpufeed\.prepare"):
         gpufeed.prepare("photos", resize=32)
+    with pytest.raises(gpufeed.GpufeedError, match=r"data_folder '.*': .* is a file"):
+        gpufeed.prepare("photos", __file__)
     before = sorted(os.listdir("photos"))
     with pytest.raises(gpufeed.GpufeedError, match="overlap with the prepared dataset"):
         gpufeed.prepare("photos", "photos")

@@ -156,8 +156,9 @@ def time(ask: Ask, site: Site) -> Iterator[str]:
 @each_job(
     "what the rules set: more GPUs would be idle, results of different GPUs do not compare, workers depend "
     "on the cores, GPUs without nodes: 1 may be spread, and nodes without a GPU may lack a feature",
-    "remove it from the profile, except nodes: 1 under default-resources. Use devices, nodes and "
-    "cores_per_job in the config; sweep_gpu_model and sweep_constraint apply only to jobs with a GPU",
+    "write a sweep_gpu_model that is missing; remove all else from the profile, except nodes: 1 under "
+    "default-resources. Use devices, nodes and cores_per_job in the config; sweep_gpu_model and "
+    "sweep_constraint apply only to jobs with a GPU",
 )
 def set_by_rules(ask: Ask, site: Site) -> Iterator[str]:
     wanted, given = requests(ask.own), requests(ask.resources)

@@ -59,7 +59,7 @@ def sites(folder: Path = PROFILES) -> list[str]:
 
 def read_site(name: str, folder: Path = PROFILES) -> Site:
     """Return the site of a name; raise GpufeedError for an unknown one or an invalid file."""
-    if name not in sites(folder):
+    if name not in sites(folder) and not (folder / name).is_dir():  # a folder may lack the file
         raise unknown("site", name, sites(folder), f"{folder}")
     path = folder / name / "site.yaml"
     try:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -40,6 +41,19 @@ def test_a_wrong_name_is_a_sentence_and_a_right_one_gets_the_rest(capsys, monkey
         assert f"a whole number of {least} or more" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--help"], ["train"]])
+def test_a_reader_that_closed_the_output_is_no_traceback(words):
+    read, write = os.pipe()
+    os.close(read)
+    code = "import sys; from gpufeed.__main__ import main; sys.exit(main())"
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], stdout=write, stderr=subprocess.PIPE, env=environment
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_ctrl_c_in_any_command_is_no_traceback(monkeypatch, capsys):
     def interrupted(folder):
         raise KeyboardInterrupt
@@ -71,3 +85,14 @@ def test_init_makes_a_folder_whose_own_hyper_parameters_are_read_and_overwrites_
     assert "learning_rate: 0.125" in defaults.read_text()
     assert main(["init", str(defaults)]) == 2
     assert "a folder that you may write to" in capsys.readouterr().err
+
+
+def test_an_init_that_a_full_disk_ends_is_a_line_and_leaves_nothing(capsys, tmp_path, monkeypatch):
+    def copy(source, target, **options):
+        target.mkdir()
+        raise shutil.Error([(str(source), str(target), f"[Errno 28] No space left: {n}") for n in "abc"])
+
+    monkeypatch.setattr(shutil, "copytree", copy)
+    assert main(["init", str(tmp_path / "own")]) == 2
+    assert re.match(r"found: \S+/own: \[Errno 28\] No space left: a\nexpected:", capsys.readouterr().err)
+    assert not list((tmp_path / "own").iterdir())

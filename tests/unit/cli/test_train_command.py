@@ -96,6 +96,15 @@ def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path, m
     assert len(json.loads(capsys.readouterr().out)[0]["classes"]) == 3
 
 
+def test_a_model_that_saw_one_batch_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "trainer=plain", "loader=replay", "hydra.run.dir=out"]
+    monkeypatch.setattr(sys, "argv", ["train.py", *words])
+    assert main() == 0
+    assert "no model is kept" in (tmp_path / "out/train.log").read_text()
+    assert not [*(tmp_path / "out").glob("model.*")]
+
+
 @pytest.mark.slow
 def test_a_dataset_and_a_loader_of_files_are_trained_on(tmp_path):
     (tmp_path / "items.py").write_text(ITEMS)
@@ -296,6 +305,15 @@ def test_errors_of_ours_end_in_2_without_a_traceback(said, error):
         raise error
 
     assert said("seed=1", work=work) == (2, f"{error}\n")
+
+
+def test_an_interrupt_names_the_folder_to_resume(said):
+    def work(found, folder):
+        raise KeyboardInterrupt
+
+    code, text = said("hydra.run.dir=my first", work=work)
+    assert (code, text.startswith("Stopped: no model is kept. Resume")) == (130, True)
+    assert text.endswith("/my first'\n")
 
 
 def test_a_folder_that_cannot_be_is_told_and_no_traceback(tmp_path, said):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufeed.core.cells import check_batch
-from gpufeed.core.config import planned
+from gpufeed.core.config import check_prepared, planned
 from gpufeed.core.config_sources import check_splits, with_defaults
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets import synthetic
@@ -47,6 +47,15 @@ def test_the_images_of_a_download_are_not_known_while_planning():
     config = merged("config.yaml")
     config["experiments"]["pipelining"]["common"] |= {"dataset": "cifar10", "batch_size": 10**6}
     assert planned(config).cells["pipelining"]
+
+
+def test_a_batch_of_more_images_than_were_prepared_is_refused_before_gates_and_caches():
+    config = merged("config.yaml", "own.yaml")
+    planned(config)
+    check_prepared(config, "own", 128)
+    check_prepared(config, "cifar10", 1)  # which only experiments outside of `run` train on
+    with pytest.raises(GpufeedError, match="batch_size 128 in experiment 'own', and 52 images"):
+        check_prepared(config, "own", 52)
 
 
 @pytest.mark.parametrize("block", [{"steps": 20}, {"loader": "replay"}])

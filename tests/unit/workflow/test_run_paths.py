@@ -68,7 +68,7 @@ def test_a_second_record_waits_for_the_first(run, of_cell):
     assert found == f"out/records/tiny/{wildcards.cell}/1.json"
 
 
-@pytest.mark.parametrize("again", ['{"again": ["CELL/1"]}', "{", None])
+@pytest.mark.parametrize("again", ['{"again": ["CELL/1", "of_other_images/0"]}', "{", None])
 def test_disturbed_repeats_that_are_known_are_counted(run, tmp_path, again):
     tiny = run(results=str(tmp_path))
     cell = next(iter(tiny.plan.cells["tiny"]))

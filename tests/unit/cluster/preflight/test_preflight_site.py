@@ -36,6 +36,12 @@ def test_a_scratch_by_variables(tmp_path, monkeypatch):
     assert site.scratch.folder == Path("/scratch/gp/gps")
 
 
+def test_a_site_without_its_file_names_the_file(tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(GpufeedError, match=r"mine/site\.yaml: .*No such file"):
+        read_site("mine", tmp_path)
+
+
 def test_a_misspelt_site_is_told_with_the_nearest(capsys):
     assert main(["--site", "pace-icy"]) == 2
     said = capsys.readouterr().err

@@ -65,9 +65,9 @@ class Batches:
             self.load_state_dict(whole(self.state_dict()))
         self.end()
         self.running = self._epoch()
-        return self._told(self.running)
+        return self._until_ended(self.running)
 
-    def _told(self, epoch: Iterator[PICTURE]) -> Iterator[PICTURE]:
+    def _until_ended(self, epoch: Iterator[PICTURE]) -> Iterator[PICTURE]:
         """Yield the batches of an epoch; raise GpufeedError if it was ended before its last batch."""
         left = self.steps - self.loader.next_batch - self.second_part
         for batch in epoch:

@@ -40,6 +40,7 @@ PAGES = {
     "h200/report-peers.html": ("reference", ("peers",), 3),
     "h200/report-accelerated_vit.html": ("reference", ("accelerated_vit", "inference"), 2),
     "h200/report-photographs.html": ("reference", ("photographs",), 3),
+    "h200/report-notebook.html": ("notebook", ("notebook",), 6),
     "h200/report-accuracy.html": ("accuracy", ("accuracy",), 3),
     "h100_cuda12/report-notebook.html": ("notebook", ("notebook",), 6),
     "h100_cuda12/report-hybrid_gpu.html": ("reference", ("hybrid_gpu",), 2),

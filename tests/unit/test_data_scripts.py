@@ -3,9 +3,11 @@
 import hashlib
 
 import pytest
+from config_fixtures import merged
 from PIL import Image
 from workflow_fixtures import Named, run_script
 
+from gpufeed.core.config import planned
 from gpufeed.datasets.manifest import Manifest
 
 
@@ -41,14 +43,14 @@ def test_download_of_a_wrong_file_ends_the_job_with_three_lines(tmp_path, capsys
     assert not (tmp_path / "out/a.bin").exists()
 
 
-def prepare(tmp_path, **params) -> tuple[Manifest, str]:
+def prepare(tmp_path, config=None, **params) -> tuple[Manifest, str]:
     """Runs the script of the rule; returns what it has prepared and its log."""
     run_script(
         "prepare_dataset",
         input=Named(archives=[]),
         params=Named(quantity={}, **params),
         output=Named(manifest=str(tmp_path / "out/manifest.parquet"), images=str(tmp_path / "out/images")),
-        config={"max_quarantined_share": 0.0, "data_form": "folders", "run": []},
+        config=config or {"max_quarantined_share": 0.0, "data_form": "folders", "run": []},
         threads=2,
         log=[str(tmp_path / "log")],
     )
@@ -78,3 +80,14 @@ def test_a_folder_of_images_of_several_sizes_is_for_some_recipes_which_the_log_s
     manifest, log = prepare(tmp_path, **own, resize=[8, 8])
     assert manifest.image_size() == (8, 8)
     assert "image sizes" not in log
+
+
+def test_a_batch_larger_than_what_was_prepared_ends_the_job_with_three_lines(tmp_path, capsys):
+    config = merged("config.yaml", "own.yaml")
+    planned(config)
+    options = {"count": 20, "size": 8, "classes": 2}
+    with pytest.raises(SystemExit, match="1"):
+        prepare(tmp_path, config, layout="synthetic", dataset="own", options=options, resize=None)
+    lines = capsys.readouterr().err.splitlines()[-3:]
+    assert "batch_size 128 in experiment 'own', and 16 images" in lines[0]
+    assert [line.split(":")[0] for line in lines] == ["found", "expected", "what to do"]

@@ -126,9 +126,9 @@ def checked_options(layout: str, options: Mapping) -> Mapping:
     return options
 
 
-def with_defaults(layout: str, options: Mapping) -> dict:
-    """Return the options of a source with the defaults of its layout."""
-    described = validator("config").schema["$defs"].get(layout, {}).get("properties", {})
+def with_defaults(name: str, options: Mapping) -> dict:
+    """Return options with the defaults of their schema. name: of a layout, or of a part of an experiment."""
+    described = validator("config").schema["$defs"].get(name, {}).get("properties", {})
     defaults = {key: schema["default"] for key, schema in described.items() if "default" in schema}
     return {**defaults, **options}
 

@@ -1,14 +1,14 @@
-"""Which ceilings an experiment measures, and how. Standard library only: used while planning."""
+"""Which ceilings an experiment measures, and how. Used while planning."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from gpufeed.core.cell_matrix import Plan
 from gpufeed.core.cells import Cell
+from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError
 
 FETCH, DECODE, TRANSFER = "fetch", "decode", "transfer"  # stages of the input
-DEFAULTS = {"pairs": 20, "least_s": 3.0}
 
 
 def settings(config: Mapping, experiment: str) -> dict[str, Any] | None:
@@ -16,7 +16,7 @@ def settings(config: Mapping, experiment: str) -> dict[str, Any] | None:
     block = config["experiments"][experiment].get("ceilings")
     if block is None:
         return None
-    return {**DEFAULTS, **{key: block[key] for key in DEFAULTS if key in block}}
+    return {key: value for key, value in with_defaults("ceilings", block).items() if key != "blocks"}
 
 
 def cells(config: Mapping, plan: Plan, experiment: str) -> list[str]:

@@ -1,27 +1,15 @@
-"""What a sweep of decoders measures: its settings, and its points on one node.
-
-Standard library only: the workflow imports this while it plans.
-"""
+"""What a sweep of decoders measures: its settings, and its points on one node. Used while planning."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import require_known, unknown
 from gpufeed.core.registry import DECODERS
 
 # Entries of a sweep that read strips.bin -> the backend that decodes; None: the best for the device.
 STRIP_SETS = {"strips": None, "strips_cpu": "cpu"}
 STRIP_PIXELS = 2**28  # of the strips in one call, at most: 805 MB decoded
-DEFAULTS = {
-    "cores": [1, 4, 8, 16],
-    "batch_size": 256,
-    "batch_pixels": 33_554_432,
-    "batch_sizes": {},
-    "cold": [],
-    "seconds": 0.1,
-    "rounds": 5,
-    "images": 4096,
-}
 
 
 def check_sweep(config: Mapping, experiment: str) -> None:
@@ -45,7 +33,7 @@ def settings(config: Mapping, experiment: str) -> dict | None:
     if sweep is None:
         return None
     stand_ins = config["use_instead"]
-    found = {**DEFAULTS, **sweep}
+    found = with_defaults("sweep", sweep)
     for key in ("datasets", "cold"):
         found[key] = list(dict.fromkeys(stand_ins.get(name, name) for name in found[key]))
     found["batch_sizes"] = {

@@ -1,20 +1,12 @@
-"""What an experiment measures of its kept models. Standard library only: used while planning."""
+"""What an experiment measures of its kept models. Used while planning."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError, require_known
 from gpufeed.core.registry import BACKENDS, TORCH_PRECISIONS
 
-CALIBRATION = {"images": 512, "method": "minmax", "seed": 0}
-DEFAULTS = {
-    "backends": list(BACKENDS),
-    "precisions": list(TORCH_PRECISIONS),
-    "batch_sizes": [256, 1024],
-    "calls": 500,
-    "rounds": 5,
-    "seconds": 0.3,
-}
 REFERENCE = ("eager", "fp32")  # its predictions are the reference
 
 
@@ -25,14 +17,15 @@ def own(config: Mapping, experiment: str) -> Mapping | None:
 
 def calibration(config: Mapping, experiment: str) -> dict[str, Any]:
     """Return how the INT8 file of an experiment is calibrated, with all defaults."""
-    return {**CALIBRATION, **(own(config, experiment) or {}).get("calibration", {})}
+    return with_defaults("calibration", (own(config, experiment) or {}).get("calibration", {}))
 
 
 def settings(config: Mapping, experiment: str) -> dict[str, Any] | None:
     """Return the measurement's settings with all defaults, without calibration; None without `inference`."""
     if (block := own(config, experiment)) is None:
         return None
-    return {**DEFAULTS, **{key: block[key] for key in DEFAULTS if key in block}}
+    found = {"backends": list(BACKENDS), **with_defaults("inference", block)}
+    return {key: value for key, value in found.items() if key not in ("blocks", "calibration")}
 
 
 def pairs(settings: Mapping) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What the kernel benchmark measures, from the config. Standard library only: used while planning.
+"""What the kernel benchmark measures, from the config. Used while planning.
 
 A benchmark has one family of works. AUGMENT has the augments' kernels on batches of images. ACTIVATION has
 the activation of a vision transformer's MLP on a matrix of rows x columns.
@@ -6,6 +6,7 @@ the activation of a vision transformer's MLP on a matrix of rows x columns.
 
 from collections.abc import Mapping
 
+from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError
 
 AUGMENT, ACTIVATION = "augment", "activation"
@@ -24,11 +25,6 @@ ACTIVATION_WORKS = {  # -> forms that are measured; a fused product has only one
 YARDSTICKS = {"bias_gelu_forward": "copy", "bias_gelu_backward": "triad"}  # works limited by bandwidth
 ACTIVATION_IMPLEMENTATIONS = ("extension", "epilogue", "compiled", "eager", "gelu_alone")
 
-DEFAULTS = {
-    AUGMENT: {"batch_size": [128, 512, 4096], "size": [32, 64, 224], "launches": 50, "dtype": "float16"},
-    ACTIVATION: {"rows": 65536, "columns": [768, 1536, 3072], "launches": 50, "dtype": "bfloat16"},
-}
-
 
 def settings(config: Mapping, experiment: str) -> dict | None:
     """Return the `kernels` of an experiment with all defaults; None without it.
@@ -38,12 +34,8 @@ def settings(config: Mapping, experiment: str) -> dict | None:
     own = config["experiments"][experiment].get("kernels")
     if own is None:
         return None
-    family = own.get("family", AUGMENT)
-    return {
-        "family": family,
-        **DEFAULTS[family],
-        **{key: value for key, value in own.items() if key != "lines"},
-    }
+    found = with_defaults(f"{own.get('family', AUGMENT)}_kernels", own)
+    return {key: value for key, value in found.items() if key != "lines"}
 
 
 def lines(config: Mapping, experiment: str) -> list[dict]:

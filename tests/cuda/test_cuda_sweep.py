@@ -7,7 +7,7 @@ from hostile_fixtures import available
 from photo_fixtures import allowed, of_many_sizes
 
 from gpufeed.benchmarks.decoder_benchmark import Bench, DeviceMemory, StripsBulk, measure_decoder
-from gpufeed.core.plan_decoding import DEFAULTS
+from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.record import DECODING
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets import mosaic, synthetic
@@ -121,7 +121,7 @@ def test_a_sweep_of_every_decoder(data, tmp_path, name):
         strips[dataset] = tmp_path / dataset / "strips.bin"
         build(Manifest.read(path), strips[dataset])
     settings = {
-        **DEFAULTS,
+        **with_defaults("sweep", {}),
         "datasets": list(data),
         "decoders": [name],
         "cores": [1],

@@ -12,6 +12,7 @@ from workflow_fixtures import Named, run_script
 from gpufeed.core import plan_inference
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import BACKENDS
 from gpufeed.report import publish, wording
 from gpufeed.report.sections import inference
 
@@ -188,7 +189,14 @@ def test_settings_have_defaults_and_calibration_is_apart():
     found = config({"blocks": ["one"], "rounds": 2, "calibration": {"images": 7}})
     own = planned(found)
     assert len(own.cells_for(found, "tiny", "inference")) == 1  # without the ceiling
-    assert plan_inference.settings(found, "tiny") == {**plan_inference.DEFAULTS, "rounds": 2}
+    assert plan_inference.settings(found, "tiny") == {
+        "backends": list(BACKENDS),
+        "precisions": ["fp32", "fp16", "bf16"],
+        "batch_sizes": [256, 1024],
+        "calls": 500,
+        "rounds": 2,
+        "seconds": 0.3,
+    }
     assert plan_inference.calibration(found, "tiny") == {"images": 7, "method": "minmax", "seed": 0}
     del found["experiments"]["tiny"]["inference"]
     assert plan_inference.settings(found, "tiny") is None

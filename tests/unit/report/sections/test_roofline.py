@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from gpufeed.benchmarks.kernels import kernel_benchmark
 from gpufeed.core import record
 from gpufeed.core.config import read_hyper
-from gpufeed.core.plan_kernels import DEFAULTS
+from gpufeed.core.config_sources import with_defaults
 from gpufeed.models import vit_cost
 from gpufeed.models.make import make
 from gpufeed.report.sections import roofline
@@ -50,7 +50,7 @@ def test_other_models_have_no_known_cost():
 
 
 def benchmark(folder, name="accelerated_vit", **changes):
-    settings = {"family": "activation", **DEFAULTS["activation"]}
+    settings = with_defaults("activation_kernels", {"family": "activation"})
     found = kernel_benchmark.measure_kernels(name, settings, "here", "cpu")
     found |= {"status": "done", "sentence": None, "environment": made.environment(), "ceilings": CEILINGS}
     path = folder / f"{name}.json"

@@ -59,8 +59,7 @@ def table(
     parts: Mapping[str, Iterable[str]],
     results: str,
     manifests: Mapping[str, float],
-    least_s: float = 0.0,
-    more: Callable[[str], float] = lambda path: 0.0,
+    seconds_of: Callable[[str], tuple[float, bool]],
     wanted: Iterable[Disk] = (),
     cells: int = 0,
     most: int = 100,
@@ -68,34 +67,26 @@ def table(
     """Return the expected minutes of each part, of all together and of what is left, as lines of text.
 
     parts: experiment -> paths of its documents below `results`; one that several share counts once.
-    manifests: manifest -> seconds to prepare its dataset. least_s: as in the config; earlier repeats may have
-    been shorter. more: document -> seconds beyond those of its kind. wanted: disks that are written to.
-    cells: that are measured, if known. most: parts with a row of their own. Repeats whose time no document
-    gives are marked as a guess.
+    manifests: manifest -> seconds to prepare its dataset. seconds_of: document -> seconds of its job, and
+    whether they are a guess. wanted: disks that are written to. cells: that are measured, if known. most:
+    parts with a row of their own. A part all of whose repeats are guesses says so.
     """
     seen: set[str] = set()
-    told: dict[str, float | None] = {}  # key -> seconds that a document gives
     rows, whole, left, folded = [], 0.0, 0.0, 0.0
     for name, paths in parts.items():
         own = [path for path in dict.fromkeys(paths) if path not in seen]
         seen.update(own)
-        parted = {path: Path(path).relative_to(results) for path in own}
-        seconds, guessed = {}, 0
-        for path, place in parted.items():
-            if (one := key(place)) not in told:
-                told[one] = measured_seconds(place, results, least_s)
-            lasts = told[one]
-            seconds[path] = usual_seconds(place) + more(path) if lasts is None else lasts
-            guessed += lasts is None and place.parts[0] == "records"
-        whole += sum(seconds.values())
-        left += sum(lasts for path, lasts in seconds.items() if not Path(path).exists())
-        repeats = sum(place.parts[0] == "records" for place in parted.values())
-        said = counted(own, results) + ", a guess: no such run was timed" * (0 < repeats == guessed)
-        expected = minutes(sum(seconds.values())) if own else "-"
+        found = {path: seconds_of(path) for path in own}
+        seconds = sum(lasts for lasts, _ in found.values())
+        whole += seconds
+        left += sum(lasts for path, (lasts, _) in found.items() if not Path(path).exists())
+        guesses = [found[path][1] for path in own if Path(path).relative_to(results).parts[0] == "records"]
+        said = counted(own, results) + ", a guess: no such run was timed" * (any(guesses) and all(guesses))
+        expected = minutes(seconds) if own else "-"
         if len(rows) < most - (len(parts) > most):
             rows.append((name, expected, said or "nothing to measure"))
         else:
-            folded += sum(seconds.values())
+            folded += seconds
     if folds := len(parts) - len(rows):
         rows.append((f"{folds} more", minutes(folded), "experiments"))
     preparing = sum(manifests.values())

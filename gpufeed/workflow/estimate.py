@@ -305,7 +305,6 @@ class Estimate:
 
     def lines(self) -> Iterator[str]:
         """Yield what is printed before the first job of a run starts."""
-        config = self.run.config
         cores, others = self.used_by_others()
         used = min(cores, sum(share for share, _ in others))
         if self.runs_here and used > MANY * cores:
@@ -318,8 +317,7 @@ class Estimate:
             {name: self.measurements_of(name) for name in self.experiments},
             self.run.results,
             {self.run.manifest_of(name): self.seconds_to_prepare(name) for name in self.datasets},
-            config["least_s"],
-            self.seconds_beyond,
+            self.seconds_of,
             self.disks_of(frozenset(self.datasets)),
             len(self.cells),
             self.most,

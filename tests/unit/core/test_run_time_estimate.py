@@ -39,6 +39,17 @@ def paths(results, kind, names):
     return [f"{results}/{kind}/e/{name}.json" for name in names]
 
 
+def seconds_of(results):
+    """Document -> what an Estimate says of it, with a usual dataset."""
+
+    def found(path):
+        place = Path(path).relative_to(results)
+        lasts = measured_seconds(place, results)
+        return (usual_seconds(place), True) if lasts is None else (lasts, False)
+
+    return found
+
+
 def numbers(text):
     """Row -> minutes."""
     rows = [line.split() for line in text.splitlines()[1:] if "disk: " not in line]
@@ -65,7 +76,8 @@ def test_where_nothing_was_measured_published_seconds_count_those_of_an_h200_fir
     assert found == {f"records/pipelining/{CELL.id}": (60 + STARTING_S, 1.0)}
     run_time_estimate.PUBLISHED.write_text(json.dumps(found))
     path = f"records/pipelining/{CELL.id}/7.json"
-    assert numbers(table({"e": [f"out/{path}"]}, "out", {}))["e"] == pytest.approx(65.5 / 60, abs=0.06)
+    said = table({"e": [f"out/{path}"]}, "out", {}, seconds_of("out"))
+    assert numbers(said)["e"] == pytest.approx(65.5 / 60, abs=0.06)
     assert measured_seconds(Path(path), "out", least_s=3) == pytest.approx(60 + STARTING_S + 2)
     assert measured_seconds(Path(path), tmp_path / "a100") == pytest.approx(600 + STARTING_S)
 
@@ -96,7 +108,9 @@ def test_the_sum_and_what_is_left_of_it(tmp_path):
     records = [str(path), str(path.with_name("1.json"))]
     shared = paths(results, "gate", ["a", "b"])
     parts = {"one": [*records, *shared], "two": [*shared, *paths(results, "ceilings", "xyz")]}
-    said = table(parts, results, {str(tmp_path / "manifest.parquet"): run_time_estimate.DATASET_S})
+    said = table(
+        parts, results, {str(tmp_path / "manifest.parquet"): run_time_estimate.DATASET_S}, seconds_of(results)
+    )
     repeat, verdict = TOOK + STARTING_S, KINDS["gate"].seconds
     one, two = 2 * repeat + 2 * verdict, 3 * KINDS["ceilings"].seconds
     whole = one + two + run_time_estimate.DATASET_S
@@ -112,7 +126,7 @@ def test_the_sum_and_what_is_left_of_it(tmp_path):
 
 def test_a_finished_run_has_nothing_left(tmp_path):
     (path,) = made.write(tmp_path, made.record(CELL))
-    said = table({"one": [str(path)]}, str(tmp_path), {})
+    said = table({"one": [str(path)]}, str(tmp_path), {}, seconds_of(tmp_path))
     assert said.splitlines()[-1].split(maxsplit=2) == ["together", "1.1", "all measured before"]
 
 
@@ -120,26 +134,17 @@ def test_what_no_document_tells_is_said(tmp_path):
     (path,) = made.write(tmp_path, made.record(CELL))
     untold = f"{tmp_path}/records/e/another/0.json"
     parts = {"told": [str(path), untold], "untold": [untold.replace("0.json", "1.json")], "none": []}
-    told, untold, none, *_ = table(parts, str(tmp_path), {}).splitlines()[1:]
+    told, untold, none, *_ = table(parts, str(tmp_path), {}, seconds_of(tmp_path)).splitlines()[1:]
     assert "guess" in untold
     assert "guess" not in told
     assert none.split() == ["none", "-", "nothing", "to", "measure"]
-
-
-def test_all_repeats_of_a_cell_ask_its_documents_once(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        run_time_estimate, "measured_seconds", lambda path, *_: asked.append(path.parent.name)
-    )
-    table({"e": [f"out/records/e/{cell}/{n}.json" for cell in "ab" for n in range(20)]}, "out", {})
-    assert asked == ["a", "b"]
 
 
 @given(st.dictionaries(st.sampled_from(list(KINDS)), st.integers(1, 40), min_size=1))
 def test_every_kind_counts(counts):
     results = "nowhere"
     jobs = [path for kind, n in counts.items() for path in paths(results, kind, range(n))]
-    said = table({"e": jobs}, results, {})
+    said = table({"e": jobs}, results, {}, seconds_of(results))
     assert numbers(said)["together"] == pytest.approx(
         sum(KINDS[kind].seconds * n for kind, n in counts.items()) / 60, abs=0.06
     )
@@ -147,12 +152,7 @@ def test_every_kind_counts(counts):
         assert f"{n} {KINDS[kind].words[n != 1]}" in said
 
 
-def test_large_data_take_longer_where_no_document_tells(tmp_path):
-    made.write(tmp_path, made.record(CELL, 1, images_per_s=100))
-    known, new = (f"{tmp_path}/records/pipelining/{cell}/0.json" for cell in (CELL.id, "another"))
-    small = numbers(table({"e": [known, new]}, str(tmp_path), {}))["e"]
-    large = numbers(table({"e": [known, new]}, str(tmp_path), {}, more=lambda path: 600.0))["e"]
-    assert large == pytest.approx(small + 10)
+def test_large_data_take_longer():
     assert beyond(10**7, 8) == 0
     assert beyond(10**12, 16) > 1800
     assert beyond(10**12, 8) == pytest.approx(2 * beyond(10**12, 16))

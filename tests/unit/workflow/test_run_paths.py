@@ -11,7 +11,7 @@ import pytest
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.quantities import gib
-from gpufeed.core.run_time_estimate import PIXELS_PER_S, SHM, STARTING_S
+from gpufeed.core.run_time_estimate import KINDS, PIXELS_PER_S, SHM, STARTING_S
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.datasets import Datasets
 from gpufeed.workflow.estimate import Estimate
@@ -335,7 +335,9 @@ def test_a_verdict_reads_three_epochs_of_a_large_dataset(run):
     tiny.config["sources"]["synthetic"]["options"] |= {"count": 10**6, "size": 512}
     estimate = estimated(tiny)
     (gate, *_) = report(tiny).documents_of("tiny")["gates"]
-    assert estimate.seconds_beyond(gate) == pytest.approx(3 * 10**6 * 512**2 / (4 * PIXELS_PER_S), rel=0.01)
+    beyond = estimate.seconds_beyond(gate)
+    assert beyond == pytest.approx(3 * 10**6 * 512**2 / (4 * PIXELS_PER_S), rel=0.01)
+    assert estimate.seconds_of(gate) == (KINDS["gate"].seconds + beyond, True)
 
 
 @pytest.mark.parametrize(("nodes", "ranks"), [(None, 1), (9, 4)])

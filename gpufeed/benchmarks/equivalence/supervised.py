@@ -39,9 +39,14 @@ def watched(
     begun: called once the child runs, to start threads, of which none may exist at the fork.
     """
     started_at = now()
-    heard = Heard()
     with forked_child(partial(run, task), "gpufeed-gate", begun) as (receiver, child):
-        heard.listen(receiver, child, silent_s)
+        facts = reported(receiver, child, silent_s)
+    if "environment" not in facts:  # the child ended before it had one
+        import torch
+
+        from gpufeed.system.environment import environment
+
+        facts["environment"] = environment(torch.device("cpu"))
     return Verdict(
         dataset=task.dataset,
         loader=task.loader,
@@ -50,7 +55,7 @@ def watched(
         planned_on=planned_on,
         started_at=started_at,
         finished_at=now(),
-        **heard.facts(),
+        **facts,
     )
 
 
@@ -72,53 +77,35 @@ def run(task: Task, sender: Connection) -> None:
         tell("end", None)
 
 
-class Heard:
-    """What the child has reported."""
+def reported(receiver: Connection, child: multiprocessing.Process, silent_s: float) -> dict[str, Any]:
+    """Return the fields of the verdict that the child reports, until it has judged, hangs or dies.
 
-    def __init__(self):
-        self.known: dict[str, Any] = {}
-        self.doing = "starting"
-
-    def listen(self, receiver: Connection, child: multiprocessing.Process, silent_s: float) -> None:
-        """Listen until the child has judged, hangs or dies; raise the error that it ran into."""
-        while True:
-            ready = wait([receiver, child.sentinel], silent_s)
-            if not ready:
-                return self.give_up(f"nothing came for {silent_s:g} s while {self.doing}")
-            try:
-                what, value = receiver.recv() if receiver.poll() else ("died", None)
-            except EOFError:
-                what, value = "died", None
-            if what == "end":
-                return None
-            if what == "died":
-                return self.give_up(f"its process died ({exit_words(child)}) while {self.doing}")
-            self.hear(what, value)
-
-    def hear(self, what: str, value: Any) -> None:
+    A loader whose child hangs or dies has failed. Raises the error that the child ran into.
+    """
+    facts: dict[str, Any] = {}
+    doing, reason = "starting", ""
+    while not reason:
+        if not wait([receiver, child.sentinel], silent_s):
+            reason = f"nothing came for {silent_s:g} s while {doing}"
+            break
+        try:
+            what, value = receiver.recv() if receiver.poll() else ("died", None)
+        except EOFError:
+            what, value = "died", None
+        if what == "end":
+            return facts
         if what == "error":
             raise value
         if what == "broken":
             raise RuntimeError(f"the equivalence check itself broke\n{value}")
-        if what == "alive":
-            self.doing = value
+        if what == "died":
+            reason = f"its process died ({exit_words(child)}) while {doing}"
+        elif what == "alive":
+            doing = value
         else:
-            self.known |= value
-
-    def give_up(self, reason: str) -> None:
-        """Fail the loader for this reason."""
-        log.error("given up: %s", reason)
-        self.known |= {"status": "failed", "sentence": f"{reason}."}
-
-    def facts(self) -> dict[str, Any]:
-        """Return the fields of the verdict from the child, always with an environment."""
-        if "environment" not in self.known:
-            import torch
-
-            from gpufeed.system.environment import environment
-
-            self.known["environment"] = environment(torch.device("cpu"))
-        return self.known
+            facts |= value
+    log.error("given up: %s", reason)
+    return facts | {"status": "failed", "sentence": f"{reason}."}
 
 
 def for_job(job: Any, task_of: Callable[[Any], Task] = task_of) -> None:

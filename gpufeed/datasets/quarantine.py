@@ -69,21 +69,28 @@ def check_files(files: list[Path], sizes: list[tuple[int, int]]) -> list[str | N
 
 def check_file(decoder: PillowDecoder, file: Path, size: tuple[int, int]) -> str | None:
     """Return what `check_files` returns for one file."""
-    try:
-        found = file.stat()
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe could block forever
-            return "not a regular file"
-        if found.st_size > MOST_BYTES:
-            return f"{found.st_size} bytes, at most {MOST_BYTES} are read"
-        decoded = decoder.decode([file.read_bytes()])
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
+    if isinstance(data := read_or_reason(file), str):
+        return data
+    decoded = decoder.decode([data])
     image = decoded.images[0]
     if image is None:
         return decoded.outcomes[0].reason or "no reason given"
     if image.shape[:2] != size:
         return f"decoded to {image.shape[0]} x {image.shape[1]}, but its header says {size[0]} x {size[1]}"
     return None
+
+
+def read_or_reason(file: Path) -> bytes | str:
+    """Return the content of a file, or the reason why it cannot be read."""
+    try:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe could block forever
+            return "not a regular file"
+        if found.st_size > MOST_BYTES:
+            return f"{found.st_size} bytes, at most {MOST_BYTES} are read"
+        return file.read_bytes()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
 
 
 def too_many(found: list[dict[str, str]], count: int, max_share: float, remedy: str) -> GpufeedError:

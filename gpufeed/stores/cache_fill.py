@@ -1,11 +1,10 @@
 """Decode a whole dataset into the rows of a cache, by processes or by one decoder that uses all cores."""
 
 import os
-import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +15,8 @@ from tqdm import tqdm
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import Manifest
+from gpufeed.datasets.quarantine import read_or_reason
 from gpufeed.decoders.base import Decoder, DeviceDecoded, Outcome
-from gpufeed.decoders.encoded_file import MOST_BYTES
 from gpufeed.decoders.fallback import ResizingDecoder
 from gpufeed.decoders.pillow import resized
 from gpufeed.stores.scaled_cache import ScaledImages
@@ -118,14 +117,23 @@ def fill_in_processes(
     manifest: Manifest, decoder_name: str, target: Path, processes: int
 ) -> Iterator[Undecodable]:
     """Decode every image into its row of `target` in several processes; yield those that failed."""
+    task = partial(decode_task, decoder_name, target, manifest.info.resize)
+    return in_chunks(manifest, decoder_name, task, processes)
+
+
+def in_chunks(
+    manifest: Manifest, decoder_name: str, task: Callable, processes: int, *columns: Sequence
+) -> Iterator[Undecodable]:
+    """Run a task on CHUNK files at a time in several processes; yield the images that failed.
+
+    task: (row of the first file, files, their part of each column) -> (row, reason) of the failures.
+    """
     files = manifest.paths()
     starts = range(0, len(files), CHUNK)
-    chunks = [files[start : start + CHUNK] for start in starts]
-    same = ([value] * len(chunks) for value in (decoder_name, target, manifest.info.resize))
-    tasks = (*same, starts, chunks)
+    parts = ([column[start : start + CHUNK] for start in starts] for column in (files, *columns))
     with tqdm(total=len(files), unit="image", desc=f"decoding with {decoder_name}") as progress:
-        for chunk, failures in zip(chunks, run(decode_task, tasks, processes), strict=True):
-            progress.update(len(chunk))
+        for start, failures in zip(starts, run(task, (starts, *parts), processes), strict=True):
+            progress.update(min(CHUNK, len(files) - start))
             yield from named(manifest, failures)
 
 
@@ -185,19 +193,6 @@ def decode_task(
 def read_files(files: list[Path]) -> list[bytes | str]:
     """Return the content of each file, or the reason why it cannot be read."""
     return [read_or_reason(file) for file in files]
-
-
-def read_or_reason(file: Path) -> bytes | str:
-    """Return the content of a file, or the reason why it cannot be read."""
-    try:
-        found = file.stat()
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe could block forever
-            return "not a regular file"
-        if found.st_size > MOST_BYTES:
-            return f"{found.st_size} bytes; at most {MOST_BYTES} are read"
-        return file.read_bytes()
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
 
 
 def decode_rows(
@@ -268,19 +263,9 @@ def fill_scaled(
     manifest: Manifest, decoder_name: str, target: Path, short_side: int, processes: int
 ) -> Iterator[Undecodable]:
     """Decode and resize every image to its place in `target`; yield those that nobody can decode."""
-    images, files = ScaledImages.of(manifest, short_side), manifest.paths()
-    starts = range(0, len(files), CHUNK)
-    chunks = [files[start : start + CHUNK] for start in starts]
-    originals = manifest.sizes().tolist()
-    places = [
-        [(*images.place(i), originals[i]) for i in range(start, min(start + CHUNK, len(files)))]
-        for start in starts
-    ]
-    tasks = ([decoder_name] * len(chunks), [target] * len(chunks), starts, chunks, places)
-    with tqdm(total=len(files), unit="image", desc=f"decoding with {decoder_name}") as progress:
-        for chunk, failures in zip(chunks, run(scale_task, tasks, processes), strict=True):
-            progress.update(len(chunk))
-            yield from named(manifest, failures)
+    images, originals = ScaledImages.of(manifest, short_side), manifest.sizes().tolist()
+    places = [(*images.place(row), original) for row, original in enumerate(originals)]
+    return in_chunks(manifest, decoder_name, partial(scale_task, decoder_name, target), processes, places)
 
 
 def scale_task(

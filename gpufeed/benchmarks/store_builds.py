@@ -28,6 +28,7 @@ from gpufeed.stores.cache_format import CacheInfo
 from gpufeed.stores.decoded_cache import build, threads_of
 from gpufeed.system.build_once import scratch_folder
 from gpufeed.system.host_memory import keep_freed_blocks
+from gpufeed.system.page_cache import read_in
 
 SCHEMA_VERSION = 1
 STRIPS = "strips"  # builds from strips, which are made first and timed separately
@@ -101,7 +102,7 @@ def timed(manifest: Manifest, decoder_name: str, cores: int, counts: list[int], 
     builds, version = [], None
     for count in counts:
         subset = repeats(manifest, count)
-        read_once(subset)
+        read_in(dict.fromkeys(subset.paths()))
         with (
             prepared(subset, decoder_name, cores, place) as (build_once, strips_s),
             peak_mib(before) as peak,
@@ -140,12 +141,6 @@ def repeats(manifest: Manifest, count: int) -> Manifest:
     order = np.random.default_rng(0).permutation(len(manifest))
     table = manifest.table.iloc[np.resize(order, count)].reset_index(drop=True)
     return Manifest(manifest.root, manifest.info, table)
-
-
-def read_once(manifest: Manifest) -> None:
-    """Read the files into the page cache."""
-    for path in dict.fromkeys(manifest.paths()):
-        path.read_bytes()
 
 
 @contextmanager

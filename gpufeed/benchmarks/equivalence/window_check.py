@@ -6,7 +6,6 @@ which holds for any distribution. Values are rounded to whole pixels, as in both
 half a pixel do not matter.
 """
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from PIL import Image
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.core.registry import LOADERS, STORES, load
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.datasets.staging import jpeg
 from gpufeed.loaders.base import LoadRequest, make_loader
 
 COUNT = 10_000  # windows of the library
@@ -98,9 +97,7 @@ def coordinate_image(height: int, width: int) -> np.ndarray:
 
 def coordinate_jpeg(height: int, width: int) -> bytes:
     """Return a coordinate image as a JPEG file that keeps its colours."""
-    buffer = io.BytesIO()
-    Image.fromarray(coordinate_image(height, width)).save(buffer, "JPEG", quality=100, subsampling="4:4:4")
-    return buffer.getvalue()
+    return jpeg(coordinate_image(height, width), 100, "4:4:4")
 
 
 def read_windows(crops: np.ndarray) -> ReadWindows:

@@ -30,11 +30,11 @@ INPUT, OUTPUT = "images", "logits"
 METADATA = "gpufeed"  # name of the JSON in a file's metadata
 
 
-def metadata(saved: SavedModel) -> dict[str, Any]:
-    """Return the metadata of a file, with which it can be used without the config."""
+def metadata_text(saved: SavedModel) -> str:
+    """Return the metadata that is stored in a file, with which it can be used without the config."""
     about = saved.about
     size = about["input"]
-    return {
+    metadata = {
         "model": about["cell"]["model"],
         "dataset": about["dataset"],
         "classes": saved.classes,
@@ -47,11 +47,7 @@ def metadata(saved: SavedModel) -> dict[str, Any]:
         "commit": about["environment"]["commit"],
         "trained_at": about["finished_at"],
     }
-
-
-def metadata_text(saved: SavedModel) -> str:
-    """Return the metadata as it is stored in a file."""
-    return json.dumps(metadata(saved), sort_keys=True)
+    return json.dumps(metadata, sort_keys=True)
 
 
 @dataclass(frozen=True)

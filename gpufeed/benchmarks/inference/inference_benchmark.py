@@ -18,7 +18,7 @@ from gpufeed.benchmarks.inference.calibration_images import first, for_evaluatio
 from gpufeed.benchmarks.inference.exported_files import Files, find, troubles
 from gpufeed.benchmarks.inference.inference_row import Row, row_fields
 from gpufeed.benchmarks.saved_models.evaluation import check_classes
-from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
+from gpufeed.benchmarks.saved_models.model_file import load
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.plan_inference import pairs
@@ -76,8 +76,9 @@ def measured(
     with torch.no_grad():
         for batch in [1, *batches]:
             images = examples[:batch].clone()
+            about = fallback(images.device), cell.channels_last
             for row in rows:
-                row.prepare(setting_of(row, saved, files, images, cell))
+                row.prepare(Setting(saved, files, images, row.precision, *about))
             if batch == batches[0]:
                 labels = answer(cell, request, rows, batch)
             time_rounds(rows, images, settings, single=batch == 1)
@@ -95,11 +96,6 @@ def measured(
         "split": request.split,
         "rows": [row_fields(row, labels, others) for row in rows],
     }
-
-
-def setting_of(row: Row, saved: SavedModel, files: Files, images: torch.Tensor, cell: Cell) -> Setting:
-    """Return the setting for the row's backend."""
-    return Setting(saved, files, images, row.precision, fallback(images.device), cell.channels_last)
 
 
 def fallback(device: torch.device) -> str:

@@ -87,10 +87,10 @@ def warm_up(run: Run, images: torch.Tensor) -> float:
     return max(each_s, 1e-6)
 
 
-def latency(host: list[float], device: list[float] | None, batch: int) -> dict:
+def latency(host: list[float], device: list[float] | None) -> dict:
     """Return the `latency` of a row, in milliseconds."""
     return {
-        "batch": batch,
+        "batch": 1,
         "n": len(host),
         "host_ms": quantiles(host),
         "device_ms": quantiles(device) if device is not None else None,
@@ -218,7 +218,7 @@ def row_fields(row: Row, labels: torch.Tensor, others: dict[str, torch.Tensor]) 
         "bytes": row.bytes,
         "layers": row.layers,
         **accuracy,
-        "latency": latency(row.host_ms, row.device_ms, 1) if row.host_ms else None,
+        "latency": latency(row.host_ms, row.device_ms) if row.host_ms else None,
         "throughput": [
             {
                 "batch": batch,

@@ -118,12 +118,15 @@ def check_of(config: Mapping, dataset: str) -> None:
         require_known("dataset", name, others, where)
 
 
-def checked_options(layout: str, options: Mapping) -> Mapping:
-    """Return the options of a source; raise GpufeedError for the first that its layout's schema refuses."""
+def checked_options(layout: str, options: Mapping) -> dict:
+    """Return the options of a source with the defaults of its layout.
+
+    Raises GpufeedError for the first that the layout's schema refuses.
+    """
     schema = validator("config").schema["$defs"].get(layout, NO_OPTIONS)
     for error in validator("config").evolve(schema=schema).iter_errors(options):
         raise explain(error, f"the options of layout {layout}")
-    return options
+    return with_defaults(layout, options)
 
 
 def with_defaults(name: str, options: Mapping) -> dict:

@@ -27,8 +27,8 @@ class Options:
     of: str
     size: int
     count: int
-    quality: int = 90
-    seed: int = 0
+    quality: int
+    seed: int
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from gpufeed.datasets.staging import staging
 class Options:
     """count: number of images, all for training; size: side in pixels."""
 
-    count: int = 500
-    size: int = 224
-    classes: int = 10
-    seed: int = 0
+    count: int
+    size: int
+    classes: int
+    seed: int
 
 
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:

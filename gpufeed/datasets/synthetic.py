@@ -24,14 +24,14 @@ NOISE = 0.08  # standard deviation, of pixels in 0..1
 class Options:
     """count: images in both splits together; size: side in pixels or (height, width); shares in 0..1."""
 
-    count: int = 1000
-    size: int | tuple[int, int] = 64
-    classes: int = 10
-    format: str = "jpeg"
-    quality: int = 90
-    grayscale_share: float = 0.0
-    evaluation_share: float = 0.2
-    seed: int = 0
+    count: int
+    size: int | tuple[int, int]
+    classes: int
+    format: str
+    quality: int
+    grayscale_share: float
+    evaluation_share: float
+    seed: int
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -54,31 +54,36 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
     classes = [f"class_{label:0{len(str(choice.classes - 1))}d}" for label in range(choice.classes)]
     order = np.random.default_rng([choice.seed, choice.count]).permutation(choice.count)
     grayscale = set(order[: round(choice.count * choice.grayscale_share)].tolist())
-    moments = _Moments()
+    training = choice.count - choice.evaluation
+    sums = np.zeros((2, 3))  # `moments` of all training images
     with staging(out) as stage:
         for index in tqdm(range(choice.count), desc=f"{dataset}: images", unit=" images", disable=None):
             label = index % choice.classes
             pixels = grating(index, label, choice)  # uint8 (H, W, 3)
             if index in grayscale:
                 pixels = np.asarray(Image.fromarray(pixels).convert("L"))  # uint8 (H, W)
-            split = "train" if index < choice.count - choice.evaluation else "test"
+            split = "train" if index < training else "test"
             if split == "train":
-                moments.add(pixels)
+                sums += moments(pixels)
             name = f"{index:06d}.{FORMATS[choice.format]}"
             shape = (*choice.shape, 1 if pixels.ndim == 2 else 3)
             stage.add(split, classes[label], name, label, encode(pixels, choice), shape)
-        mean, std = moments.mean_and_std()
+        mean, squares = sums / (training * choice.shape[0] * choice.shape[1])
+        std = np.sqrt(np.maximum(squares - mean**2, 0))
+        looks = tuple(mean.round(6).tolist()), tuple(std.round(6).tolist())
         source = {
             key: list(value) if isinstance(value, tuple) else value for key, value in asdict(choice).items()
         }
-        return stage.finish(DatasetInfo(dataset, "synthetic", classes, "test", mean, std, source=source))
+        return stage.finish(DatasetInfo(dataset, "synthetic", classes, "test", *looks, source=source))
 
 
 def parse_options(options: dict) -> Options:
-    """Return the options, checked; raise GpufeedError for one that is unknown or impossible."""
-    size = checked_options("synthetic", options).get("size", Options.size)
+    """Return the options with defaults; raise GpufeedError for one that is unknown or impossible."""
+    found = checked_options("synthetic", options)
     check_splits(options, "the options of layout synthetic")
-    return Options(**{**options, "size": tuple(size) if isinstance(size, list) else size})
+    if isinstance(found["size"], list):
+        found["size"] = tuple(found["size"])
+    return Options(**found)
 
 
 def grating(index: int, label: int, options: Options) -> np.ndarray:
@@ -103,20 +108,10 @@ def encode(pixels: np.ndarray, options: Options) -> bytes:
     return png(pixels) if options.format == "png" else jpeg(pixels, options.quality)
 
 
-class _Moments:
-    """Mean and standard deviation of pixels in 0..1 over many images, per channel."""
+def moments(image: np.ndarray) -> np.ndarray:
+    """Return the sums of an image's pixels, in 0..1, and of their squares, by channel: (2, C).
 
-    def __init__(self):
-        self.pixels, self.sum, self.squares = 0, np.zeros(3), np.zeros(3)
-
-    def add(self, image: np.ndarray) -> None:
-        """Add an image, uint8 (H, W, 3), or (H, W), which counts as three equal channels."""
-        values = np.atleast_3d(image).reshape(image.shape[0] * image.shape[1], -1) / 255  # (H * W, C)
-        self.pixels += len(values)
-        self.sum += values.sum(axis=0)
-        self.squares += np.square(values).sum(axis=0)
-
-    def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        mean = self.sum / self.pixels
-        std = np.sqrt(np.maximum(self.squares / self.pixels - mean**2, 0))
-        return tuple(mean.round(6).tolist()), tuple(std.round(6).tolist())
+    image: uint8 (H, W, 3), or (H, W), whose one channel stands for three equal ones.
+    """
+    values = np.atleast_3d(image).reshape(image.shape[0] * image.shape[1], -1) / 255  # (H * W, C)
+    return np.stack([values.sum(axis=0), np.square(values).sum(axis=0)])

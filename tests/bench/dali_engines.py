@@ -24,7 +24,7 @@ import torch
 
 from gpufeed.benchmarks.ceilings.stages import drain_epoch
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.synthetic import Options, encode, grating
+from gpufeed.datasets.synthetic import encode, grating, parse_options
 from gpufeed.decoders.dali_gpu import DaliGpuDecoder
 from gpufeed.decoders.encoded_file import read_header
 from gpufeed.decoders.pillow import PillowDecoder
@@ -53,7 +53,7 @@ class Engines(DaliGpuLoader):
 
 
 def made(side: int) -> list[bytes]:
-    options = Options(size=side, quality=75)
+    options = parse_options({"size": side, "quality": 75})
     return [encode(grating(i, i % options.classes, options), options) for i in range(MADE[side])]
 
 

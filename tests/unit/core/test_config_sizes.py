@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpufeed.core.cells import check_batch
 from gpufeed.core.config import check_prepared, planned
-from gpufeed.core.config_sources import check_splits, with_defaults
+from gpufeed.core.config_sources import check_splits
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets import synthetic
 
@@ -66,10 +66,6 @@ def test_cells_that_evaluate_nothing_need_no_evaluation_images(block):
 @pytest.mark.parametrize("size", [8, 64, [8, 16]])
 def test_sizes_are_a_side_or_height_and_width(size):
     assert planned(small({"size": size})).cells["tiny"]
-
-
-def test_defaults_of_synthetic_options_are_those_of_the_layout():
-    assert with_defaults("synthetic", {}) == vars(synthetic.Options())
 
 
 @given(st.integers(2, 400), st.integers(2, 40), st.floats(0, 1, exclude_max=True))

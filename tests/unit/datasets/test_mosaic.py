@@ -11,7 +11,6 @@ from test_config import broken
 
 from gpufeed.core.cell_matrix import source_options
 from gpufeed.core.config import planned
-from gpufeed.core.config_schema import validator
 from gpufeed.core.config_sources import checked_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.mosaic import Options, Tile, colour_ids, plan, reorganise
@@ -186,10 +185,3 @@ def test_a_cell_on_a_mosaic_of_other_tiles_is_another_cell(path, value):
     shipped = broken(["seed"], 0)
     assert cells(shipped) == cells(broken(["seed"], 0))
     assert not cells(shipped) & cells(broken(path, value))
-
-
-def test_defaults_of_the_schema_are_those_of_the_layout():
-    described = validator("config").schema["$defs"]["mosaic"]["properties"]
-    choice = Options(of="tiny", size=16, count=1)
-    for key in ("quality", "seed"):
-        assert described[key]["default"] == getattr(choice, key)

@@ -11,7 +11,7 @@ from data_fixtures import REPOSITORY, files_below, files_of_at_most
 from PIL import Image
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.datasets.synthetic import Options, grating, parse_options, reorganise
+from gpufeed.datasets.synthetic import grating, parse_options, reorganise
 
 SMALL = {
     "count": 40,
@@ -62,7 +62,7 @@ def test_statistics_are_those_of_the_training_pixels(tmp_path):
 
 def test_a_small_network_learns_it_in_one_epoch():
     """Chance is 0.1."""
-    options, train, total = Options(size=32), 1600, 2000
+    options, train, total = parse_options({"size": 32}), 1600, 2000
     pixels = np.stack([grating(i, i % 10, options) for i in range(total)])  # (N, 32, 32, 3)
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1  # (N, 3, 32, 32)
     labels = torch.arange(total) % 10

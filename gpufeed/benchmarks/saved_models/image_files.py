@@ -11,22 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
+from gpufeed.core import image_listing
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.encoded_file import MOST_BYTES, read_file
 from gpufeed.decoders.pillow import PillowDecoder, resized
 
-SUFFIXES = (
-    ".bmp",
-    ".gif",
-    ".jpeg",
-    ".jpg",
-    ".png",
-    ".ppm",
-    ".tif",
-    ".tiff",
-    ".webp",
-)  # of files in folders
+SUFFIXES = (*image_listing.SUFFIXES, ".gif")  # of files in folders
 EMPTY = f"no image in this folder (names ending in {', '.join(SUFFIXES)})"
 
 

@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +96,10 @@ class Estimate:
         here = self.runs_here and self.workflow.resource_settings.cores
         return here or self.run.config["cores_per_job"]
 
-    @cached_property
-    def amount(self) -> Callable[[str], Amount]:
-        """Dataset -> how many images it has, and their size."""
-        return cache(partial(amount_of, self.run.config))
+    @cache  # noqa: B019 (a process has one Estimate)
+    def amount(self, dataset: str) -> Amount:
+        """Return how many images a dataset has, and their size."""
+        return amount_of(self.run.config, dataset)
 
     def measurements_of(self, experiment: str) -> Iterator[str]:
         """Yield the documents of an experiment's measurements, for the repeats known so far."""
@@ -118,12 +118,9 @@ class Estimate:
         """The cells of the experiments that are asked for."""
         return [cell for name in self.experiments for cell in self.run.cells[name].values()]
 
-    @cached_property
-    def stores_of(self) -> Callable[[str], dict[str, int]]:
-        """Dataset -> the stores that this run builds for it: path -> bytes."""
-        return cache(self._stores_of)
-
-    def _stores_of(self, dataset: str) -> dict[str, int]:
+    @cache  # noqa: B019
+    def stores_of(self, dataset: str) -> dict[str, int]:
+        """Return the stores that this run builds for a dataset: path -> bytes."""
         cells = [cell for cell in self.cells if cell.dataset == dataset]
         sizes, folder = self.amount(dataset), f"{self.run.data}/{dataset}"
         reference = STORES["cache"].file.format(decoder=REFERENCE)
@@ -251,12 +248,9 @@ class Estimate:
         made = {name for name in found if config["sources"][name]["layout"] in DERIVED}
         return sorted(found | {source_options(config, name)["of"] for name in made})
 
-    @cached_property
-    def disks_of(self) -> Callable[[frozenset[str]], list[Disk]]:
-        """Datasets -> the disks that a run writes to for them and for the experiments on them."""
-        return cache(self._disks_of)
-
-    def _disks_of(self, datasets: frozenset[str]) -> list[Disk]:
+    @cache  # noqa: B019
+    def disks_of(self, datasets: frozenset[str]) -> list[Disk]:
+        """Return the disks that a run writes to for datasets and for the experiments on them."""
         data = {path: size for dataset in datasets for path, size in self.files_to_write(dataset).items()}
         names = [name for name in self.experiments if not datasets.isdisjoint(self.datasets_of(name))]
         documents = [path for name in names for path in self.measurements_of(name)]

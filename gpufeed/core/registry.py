@@ -318,7 +318,7 @@ BACKENDS = {
     ),
     "export": BackendEntry(f"{OF_INFERENCE}.torch_backends:prepare_program", ("fp32",)),
     "onnxruntime": BackendEntry(f"{OF_INFERENCE}.onnx_runtime:prepare", ("fp32",)),
-    "onnxruntime_int8": BackendEntry(f"{OF_INFERENCE}.onnx_runtime:prepare_int8", ("int8",)),
+    "onnxruntime_int8": BackendEntry(f"{OF_INFERENCE}.onnx_runtime:prepare", ("int8",)),
     "torchao_int8": BackendEntry(f"{OF_INFERENCE}.ao:prepare_int8", ("int8",)),
     "torchao_fp8": BackendEntry(f"{OF_INFERENCE}.ao:prepare_fp8", ("fp8",)),
     "tensorrt": BackendEntry(f"{OF_INFERENCE}.tensor_rt:prepare", ("fp32", "fp16")),

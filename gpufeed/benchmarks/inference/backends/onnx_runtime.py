@@ -5,7 +5,6 @@ call includes the copies of images and logits between GPU and host. The CUDA pro
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from gpufeed.benchmarks.inference.export import packages
 from gpufeed.benchmarks.inference.exported_files import INPUT, OUTPUT
 from gpufeed.system.timing import synchronise
 
+FILES = {"fp32": "onnx", "int8": "onnx_int8"}
 CUDA = "CUDAExecutionProvider"
 # On x86-64 without VNNI, products of unsigned and signed bytes are summed in 16 bits, which may overflow.
 # With this key such a CPU uses unsigned bytes; others are not affected. Source: ONNX Runtime, session keys.
@@ -26,17 +26,8 @@ THROUGH_HOST = (
 
 
 def prepare(setting: Setting) -> Ready:
-    """Prepare the float32 file (see `gpufeed.benchmarks.inference.backend`)."""
-    return ready(setting, setting.files.path("onnx"))
-
-
-def prepare_int8(setting: Setting) -> Ready:
-    """Prepare the INT8 file (see `gpufeed.benchmarks.inference.backend`)."""
-    return ready(setting, setting.files.path("onnx_int8"))
-
-
-def ready(setting: Setting, path: Path) -> Ready:
-    """Return a session for this file, on the GPU if possible."""
+    """Prepare the file of the precision, on the GPU if possible (see `benchmarks.inference.backend`)."""
+    path = setting.files.path(FILES[setting.precision])
     (onnxruntime,) = packages("onnxruntime")
     options, threads = onnxruntime.SessionOptions(), torch.get_num_threads()
     options.intra_op_num_threads = threads

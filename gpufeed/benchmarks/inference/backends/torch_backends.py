@@ -5,6 +5,7 @@ Source: CUDA Graphs in the PyTorch notes, whole-network capture.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -38,33 +39,29 @@ def compiled(forward: Callable, images: torch.Tensor, options: Mapping | None = 
 
 def prepare_graph(setting: Setting) -> Ready:
     """Prepare the eager model as a CUDA graph (see `gpufeed.benchmarks.inference.backend`)."""
-    require_cuda(setting.device)
-    ready = prepare_eager(setting)
-    return replace(ready, run=CapturedRun(ready.run, setting.images))
+    return as_graph(setting, prepare_eager)
 
 
 def prepare_compiled_graph(setting: Setting) -> Ready:
     """Prepare the compiled model as a CUDA graph (see `gpufeed.benchmarks.inference.backend`)."""
-    require_cuda(setting.device)
-    ready = prepare_compiled(setting)
-    return replace(ready, run=CapturedRun(ready.run, setting.images))
+    return as_graph(setting, prepare_compiled)
 
 
 def prepare_autotuned_graph(setting: Setting) -> Ready:
     """Prepare a CUDA graph whose matrix products use the fastest of many kernels.
 
-    Kernels in Triton can fuse what follows the product: bias, GELU, the residual. Raises Skip without a CUDA
-    GPU. See `benchmarks.inference.backend`.
+    Kernels in Triton can fuse what follows the product: bias, GELU, the residual. See
+    `benchmarks.inference.backend`.
     """
-    require_cuda(setting.device)
-    ready = prepare_compiled(setting, MAX_AUTOTUNE)
+    return as_graph(setting, partial(prepare_compiled, options=MAX_AUTOTUNE))
+
+
+def as_graph(setting: Setting, prepare: Callable[[Setting], Ready]) -> Ready:
+    """Return what `prepare` does as a CUDA graph; raise Skip without a CUDA GPU."""
+    if setting.device.type != "cuda":
+        raise Skip(f"CUDA graphs need a CUDA GPU, and this cell's device is {setting.device.type}.")
+    ready = prepare(setting)
     return replace(ready, run=CapturedRun(ready.run, setting.images))
-
-
-def require_cuda(device: torch.device) -> None:
-    """Raise Skip without a CUDA GPU."""
-    if device.type != "cuda":
-        raise Skip(f"CUDA graphs need a CUDA GPU, and this cell's device is {device.type}.")
 
 
 class CapturedRun:

@@ -18,7 +18,6 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.archive import members
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import (
-    Staging,
     check_class_names,
     checksums,
     malformed,
@@ -123,7 +122,10 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
         total = sum(len(labels) for _, labels in batches.values())
         with tqdm(total=total, desc=f"{dataset}: images", unit=" images", disable=None) as bar:
             for name, (images, labels) in batches.items():
-                _write_batch(stage, SPLITS[name], images, labels, classes, bar)
+                for image, label in zip(images, labels.tolist(), strict=True):
+                    file = f"{len(stage.rows):05d}.png"  # the sample id
+                    stage.add(SPLITS[name], classes[label], file, label, png(image), (32, 32, 3))
+                    bar.update()
         info = DatasetInfo(dataset, "cifar10", classes, "test", MEAN, STD, source=checksums([archive]))
         return stage.finish(info)
 
@@ -184,13 +186,3 @@ def _images_and_labels(batch: dict, name: str, classes: int, archive: Path) -> t
         raise malformed(f"label {bad[0]!r}", where, f"a number from 0 to {classes - 1}")
     # the file holds planes: (N, 3, 32, 32)
     return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), np.array(labels, dtype=np.int64)
-
-
-def _write_batch(
-    stage: Staging, split: str, images: np.ndarray, labels: np.ndarray, classes: list[str], bar: tqdm
-) -> None:
-    """Write one PNG an image. images: uint8 (N, 32, 32, 3); labels: int64 (N,)."""
-    for image, label in zip(images, labels.tolist(), strict=True):
-        name = f"{len(stage.rows):05d}.png"  # the sample id
-        stage.add(split, classes[label], name, label, png(image), (32, 32, 3))
-        bar.update()

@@ -59,7 +59,6 @@ class Wanted:
     partial: Path
     size: int | None
     checked: bool
-    progress: bool
     least_kb_s: float = 0
 
 
@@ -185,7 +184,7 @@ def _receive(response: requests.Response, want: Wanted, start: int, total: int |
         unit="B",
         unit_scale=True,
         desc=want.partial.stem,
-        disable=None if want.progress else True,
+        disable=None,  # without a terminal
     )
     # unbuffered, so that what has arrived survives SIGKILL
     with bar, want.partial.open("ab" if start else "wb", buffering=0) as file:
@@ -226,7 +225,6 @@ def fetch(
     file: SourceFile,
     target: Path,
     archives: list[Path],
-    progress: bool = True,
     least_kb_s: float = LEAST_KB_S,
 ) -> Path:
     """Fetch `file` to `target` and return it; `target` appears only complete and checked.
@@ -248,7 +246,7 @@ def fetch(
             place, least = turns.pop(0)
             began, had = time.monotonic(), held(partial)
             try:
-                reason = _try_place(place, file, partial, progress, least)
+                reason = _try_place(place, file, partial, least)
             except TooSlow as error:
                 reason = str(error)
                 slow.append(((held(partial) - had) / (time.monotonic() - began), place))
@@ -269,7 +267,7 @@ def _places(file: SourceFile, archives: list[Path]) -> list[str]:
     return [str(copy) for copy in copies if copy.is_file()] + list(file.urls)
 
 
-def _try_place(place: str, file: SourceFile, partial: Path, progress: bool, least_kb_s: float) -> str | None:
+def _try_place(place: str, file: SourceFile, partial: Path, least_kb_s: float) -> str | None:
     """Fill `partial` from one place and check it; return why that failed, or None.
 
     Raises TooSlow for a URL that is slower than least_kb_s.
@@ -282,7 +280,7 @@ def _try_place(place: str, file: SourceFile, partial: Path, progress: bool, leas
             shutil.copyfile(local, partial)
         else:
             resumed = held(partial) > 0
-            transfer(Wanted(place, partial, file.size, file.sha256 is not None, progress, least_kb_s))
+            transfer(Wanted(place, partial, file.size, file.sha256 is not None, least_kb_s))
     except TooSlow:
         raise
     except TransferFailed as error:
@@ -296,7 +294,7 @@ def _try_place(place: str, file: SourceFile, partial: Path, progress: bool, leas
         return None
     discard(partial)
     # bytes left by an earlier run may belong to another version: try once more from the first byte
-    return _try_place(place, file, partial, progress, least_kb_s) if resumed else reason
+    return _try_place(place, file, partial, least_kb_s) if resumed else reason
 
 
 def _local_path(place: str) -> Path | None:

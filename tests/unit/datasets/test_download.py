@@ -34,7 +34,7 @@ def source(*urls, sha256=SHA, size=SIZE) -> SourceFile:
 
 
 def get(file, tmp_path, archives=(), **least):
-    return fetch(file, tmp_path / "out" / file.name, list(archives), progress=False, **least)
+    return fetch(file, tmp_path / "out" / file.name, list(archives), **least)
 
 
 def left(tmp_path) -> set[str]:

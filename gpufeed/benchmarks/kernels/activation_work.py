@@ -19,6 +19,7 @@ from gpufeed.augment.amounts import DTYPES
 from gpufeed.benchmarks.kernels.kernel_clock import NotDone, Run, Task
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.plan_kernels import ACTIVATION_IMPLEMENTATIONS, ACTIVATION_WORKS, YARDSTICKS
+from gpufeed.native import torch_reference
 
 APPROXIMATE = {"erf": "none", "tanh": "tanh"}
 EXPANSION = 4  # columns over the width of the block
@@ -155,26 +156,11 @@ def bias_gelu(x: torch.Tensor, bias: torch.Tensor, approximate: str) -> torch.Te
     return F.gelu(x + bias, approximate=approximate)
 
 
-def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, approximate: str) -> torch.Tensor:
-    return F.gelu(F.linear(x, weight, bias), approximate=approximate)
-
-
-def mlp(
-    x: torch.Tensor,
-    weight1: torch.Tensor,
-    bias1: torch.Tensor,
-    weight2: torch.Tensor,
-    bias2: torch.Tensor,
-    approximate: str,
-) -> torch.Tensor:
-    return F.linear(linear_gelu(x, weight1, bias1, approximate), weight2, bias2)
-
-
 PLAIN = {
     "bias_gelu_forward": bias_gelu,
     "bias_gelu_backward": bias_gelu,
-    "linear_gelu": linear_gelu,
-    "mlp": mlp,
+    "linear_gelu": torch_reference.linear_bias_gelu,
+    "mlp": torch_reference.gelu_mlp,
 }
 
 

@@ -4,7 +4,6 @@ It exercises the idx layout with real images where Fashion-MNIST itself cannot b
 stay in `out/idx`, beside the images. Results on them say nothing about Fashion-MNIST.
 """
 
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,23 +19,22 @@ from gpufeed.datasets.staging import only_manifest
 from gpufeed.decoders.pillow import rgb
 
 
-@dataclass(frozen=True)
-class Options:
-    """of: the dataset that the images come from; size: side in pixels."""
-
-    of: str
-    size: int
-
-
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
     """Write the four idx files below `out/idx`, and from these the images and their manifest.
 
-    archives: the manifest of the dataset `of`, and nothing else. Classes, labels, splits and order are those
-    of `of`; mean and std are those of the gray training pixels. Raises GpufeedError for options that are
-    unknown or impossible, more classes than a byte can name, and a dataset without an evaluation split.
+    archives: the manifest of the dataset in option `of`, and nothing else. Option `size`: side in pixels.
+    Classes, labels, splits and order are those of `of`; mean and std are those of the gray training pixels.
+    Raises GpufeedError for options that are unknown or impossible, more classes than a byte can name, and a
+    dataset without an evaluation split.
     """
-    choice = Options(**checked_options("gray_idx", options))
-    given = given_manifest(archives, choice)
+    source = checked_options("gray_idx", options)
+    given, size = only_manifest(archives, "gray_idx", source["of"]), source["size"]
+    if len(given.info.classes) > MOST_LABELS:
+        raise GpufeedError(
+            f"{len(given.info.classes)} classes in {given.info.dataset}",
+            f"at most {MOST_LABELS}, since an idx label is one byte",
+            "name another dataset under `of`",
+        )
     folder = out / "idx"
     splits = {"train": given.ids("train"), "test": given.ids(given.info.evaluation_split)}
     labels, paths = given.labels(), given.paths()
@@ -44,29 +42,17 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
         folder.mkdir(parents=True, exist_ok=True)
         for split, (image_file, label_file) in IDX_FILES.items():
             ids = splits[split]
-            images = np.empty((len(ids), choice.size, choice.size), np.uint8)
+            images = np.empty((len(ids), size, size), np.uint8)
             for row, sample in enumerate(tqdm(ids, desc=f"{dataset}: {split} in gray", disable=None)):
-                images[row] = gray(paths[sample], choice.size)
+                images[row] = gray(paths[sample], size)
             write_idx(images, folder / image_file)
             write_idx(labels[ids].astype(np.uint8), folder / label_file)
     files = {name: folder / name for pair in IDX_FILES.values() for name in pair}
-    most = len(given) * choice.size**2
-    return lay_out(files, out, dataset, "gray_idx", given.info.classes, source=asdict(choice), most=most)
+    most = len(given) * size**2
+    return lay_out(files, out, dataset, "gray_idx", given.info.classes, source=source, most=most)
 
 
 def gray(file: Path, size: int) -> np.ndarray:
     """Return an image as luma (ITU-R 601), uint8 (size, size), by Pillow's antialiased bilinear filter."""
     luma = Image.fromarray(rgb(file.read_bytes())).convert("L")
     return np.asarray(luma.resize((size, size), Image.Resampling.BILINEAR))
-
-
-def given_manifest(archives: list[Path], options: Options) -> Manifest:
-    """Return the manifest of the dataset `of`; raise GpufeedError if an idx file cannot hold its labels."""
-    given = only_manifest(archives, "gray_idx", options.of)
-    if len(given.info.classes) > MOST_LABELS:
-        raise GpufeedError(
-            f"{len(given.info.classes)} classes in {given.info.dataset}",
-            f"at most {MOST_LABELS}, since an idx label is one byte",
-            "name another dataset under `of`",
-        )
-    return given

@@ -4,7 +4,6 @@ The notebook on pipelining makes its images like this, in its Dataset's `__getit
 does not matter. Here a sample always has the same pixels.
 """
 
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpufeed.core.config_sources import checked_options
@@ -13,25 +12,15 @@ from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import staging
 
 
-@dataclass(frozen=True)
-class Options:
-    """count: number of images, all for training; size: side in pixels."""
-
-    count: int
-    size: int
-    classes: int
-    seed: int
-
-
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
     """Write a manifest without image files or archives; sample i has the label i modulo `classes`.
 
     Mean and standard deviation are ImageNet's. Raises GpufeedError for options that are unknown or
     impossible.
     """
-    choice = Options(**checked_options("noise", options))
+    source = checked_options("noise", options)
+    classes = [f"class_{label}" for label in range(source["classes"])]
+    shape = (source["size"], source["size"], 3)
     with staging(out) as stage:
-        shape = (choice.size, choice.size, 3)
-        stage.rows = [(f"noise/{i:06d}", i % choice.classes, "train", *shape) for i in range(choice.count)]
-        classes = [f"class_{label}" for label in range(choice.classes)]
-        return stage.finish(DatasetInfo(dataset, "noise", classes, "test", MEAN, STD, source=asdict(choice)))
+        stage.rows = [(f"noise/{i:06d}", i % len(classes), "train", *shape) for i in range(source["count"])]
+        return stage.finish(DatasetInfo(dataset, "noise", classes, "test", MEAN, STD, source=source))

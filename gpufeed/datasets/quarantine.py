@@ -95,12 +95,12 @@ def read_or_reason(file: Path) -> bytes | str:
 
 def too_many(found: list[dict[str, str]], count: int, max_share: float, remedy: str) -> GpufeedError:
     """Return the error for a dataset with too many broken images."""
-    lines = [f"{image['path']}: {image['reason']}" for image in found]
     expected = f"at most {max_share:.3%} of them (max_quarantined_share)"
-    return GpufeedError(undecodable(lines, count), expected, remedy)
+    return GpufeedError(undecodable(found, count), expected, remedy)
 
 
-def undecodable(lines: list[str], count: int) -> str:
-    """Return a text with the first of these lines, one for each broken image. count: all images."""
+def undecodable(found: list[dict[str, str]], count: int) -> str:
+    """Return a text with the first of these broken images, a line each. count: all images."""
+    lines = [f"{image['path']}: {image['reason']}" for image in found]
     more = [f"and {len(lines) - SHOWN} more, all in the log"] if len(lines) > SHOWN else []
     return f"{len(lines)} of {count} images cannot be decoded\n  " + "\n  ".join(lines[:SHOWN] + more)

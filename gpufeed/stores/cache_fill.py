@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import zip_longest
 from pathlib import Path
@@ -94,14 +93,6 @@ BATCH = 1024  # images a call of a decoder that spreads one call over all cores 
 BATCH_BYTES = 256 * 2**20  # of decoded pixels in such a call
 
 
-@dataclass(frozen=True)
-class Undecodable:
-    """An image that could not be decoded: its path in the manifest, and why."""
-
-    path: str
-    reason: str
-
-
 @lru_cache(maxsize=1)
 def decoder(name: str, threads: int, resize: tuple[int, int] | None = None) -> Decoder:
     """Return this process's decoder, made once, since some take longer to set up than to decode a task.
@@ -115,7 +106,7 @@ def decoder(name: str, threads: int, resize: tuple[int, int] | None = None) -> D
 
 def fill_in_processes(
     manifest: Manifest, decoder_name: str, target: Path, processes: int
-) -> Iterator[Undecodable]:
+) -> Iterator[dict[str, str]]:
     """Decode every image into its row of `target` in several processes; yield those that failed."""
     task = partial(decode_task, decoder_name, target, manifest.info.resize)
     return in_chunks(manifest, decoder_name, task, processes)
@@ -123,7 +114,7 @@ def fill_in_processes(
 
 def in_chunks(
     manifest: Manifest, decoder_name: str, task: Callable, processes: int, *columns: Sequence
-) -> Iterator[Undecodable]:
+) -> Iterator[dict[str, str]]:
     """Run a task on CHUNK files at a time in several processes; yield the images that failed.
 
     task: (row of the first file, files, their part of each column) -> (row, reason) of the failures.
@@ -137,7 +128,7 @@ def in_chunks(
             yield from named(manifest, failures)
 
 
-def fill_made(manifest: Manifest, target: Path) -> Iterator[Undecodable]:
+def fill_made(manifest: Manifest, target: Path) -> Iterator[dict[str, str]]:
     """Fill the rows with images that no file holds; nothing is decoded, and none fails."""
     rows = RowWriter(target)
     for row in tqdm(range(len(manifest)), unit="image", desc=f"making {manifest.info.dataset}"):
@@ -145,7 +136,7 @@ def fill_made(manifest: Manifest, target: Path) -> Iterator[Undecodable]:
     yield from ()
 
 
-def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Undecodable]:
+def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[dict[str, str]]:
     """Do what `fill_in_processes` does with a decoder that uses all its cores, or the GPU, in one call.
 
     A thread reads the files of the next call while this one decodes.
@@ -166,10 +157,10 @@ def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Un
             progress.update(len(read))
 
 
-def named(manifest: Manifest, failures: list[tuple[int, str]]) -> Iterator[Undecodable]:
-    """Yield each failure, (row, reason), with the path of its row."""
+def named(manifest: Manifest, failures: list[tuple[int, str]]) -> Iterator[dict[str, str]]:
+    """Yield each failure, (row, reason), as in CacheInfo.quarantined: {"path", "reason"}."""
     for row, reason in failures:
-        yield Undecodable(manifest.table["path"].iloc[row], reason)
+        yield {"path": manifest.table["path"].iloc[row], "reason": reason}
 
 
 def calls(pixels: list[int]) -> Iterator[slice]:
@@ -261,7 +252,7 @@ def resize_into(out: "torch.Tensor", decoded: DeviceDecoded) -> list[Outcome]:
 
 def fill_scaled(
     manifest: Manifest, decoder_name: str, target: Path, short_side: int, processes: int
-) -> Iterator[Undecodable]:
+) -> Iterator[dict[str, str]]:
     """Decode and resize every image to its place in `target`; yield those that nobody can decode."""
     images, originals = ScaledImages.of(manifest, short_side), manifest.sizes().tolist()
     places = [(*images.place(row), original) for row, original in enumerate(originals)]

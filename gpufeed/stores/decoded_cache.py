@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Tolerance
 from gpufeed.stores.base import build_once, manifest_digest
 from gpufeed.stores.cache_fill import (
-    Undecodable,
     allocate,
     decoder,
     fill_here,
@@ -58,8 +56,7 @@ def build_scaled(manifest: Manifest, path: str | Path, short_side: int, workers:
     ours = decoder(name, 1)
 
     def fill(target: Path) -> list[dict[str, str]]:
-        if undecodable := list(fill_scaled(manifest, name, target, short_side, workers)):
-            raise cannot_decode(undecodable, len(manifest))
+        check_share(list(fill_scaled(manifest, name, target, short_side, workers)), len(manifest), None)
         return []
 
     source = {"decoder": name, "decoder_version": ours.version(), "tolerance": ours.tolerance}
@@ -129,12 +126,8 @@ def build(
         else:
             failures = fill_here(manifest, ours, target)
         undecodable = list(failures)
-        if undecodable and max_quarantined_share is None:
-            raise cannot_decode(undecodable, len(manifest))
-        found = [asdict(image) for image in undecodable]
-        if found:
-            check_share(found, len(manifest), max_quarantined_share)
-        return found
+        check_share(undecodable, len(manifest), max_quarantined_share)
+        return undecodable
 
     source = {"decoder": decoder_name, "decoder_version": ours.version(), "tolerance": ours.tolerance}
     source |= {"asked_for": asked_for, "because": because}
@@ -203,29 +196,23 @@ def store(
     return build_once(path, make, finished, {"decoder": source["decoder"]})
 
 
-def check_share(quarantined: list[dict[str, str]], count: int, max_share: float) -> None:
-    """Raise GpufeedError if more than this share of the images is quarantined. count: all images."""
-    if len(quarantined) > max_share * count:
-        for image in quarantined:
-            log.error("cannot be decoded: %s: %s", image["path"], image["reason"])
-        raise quarantine.too_many(
-            quarantined,
-            count,
-            max_share,
-            "repair these files or move them away, or raise max_quarantined_share to leave them out",
-        )
+def check_share(quarantined: list[dict[str, str]], count: int, max_share: float | None) -> None:
+    """Raise GpufeedError if more than this share of the images cannot be decoded, and log all of them.
 
-
-def cannot_decode(undecodable: list[Undecodable], count: int) -> GpufeedError:
-    """Return the error that lists the images that nobody can decode; log the whole list."""
-    lines = [f"{image.path}: {image.reason}" for image in undecodable]
-    for line in lines:
-        log.error("cannot be decoded: %s", line)
-    return GpufeedError(
-        quarantine.undecodable(lines, count),
+    count: all images. max_share: None is for a prepared dataset, where none may be left out.
+    """
+    if len(quarantined) <= (max_share or 0) * count:
+        return
+    for image in quarantined:
+        log.error("cannot be decoded: %s: %s", image["path"], image["reason"])
+    repair = "repair these files or move them away"
+    if max_share is not None:
+        remedy = f"{repair}, or raise max_quarantined_share to leave them out"
+        raise quarantine.too_many(quarantined, count, max_share, remedy)
+    raise GpufeedError(
+        quarantine.undecodable(quarantined, count),
         "images that can be decoded",
-        "repair these files or move them away; if gpufeed prepared the dataset, prepare it again: snakemake "
-        "--forcerun prepare_dataset",
+        f"{repair}; if gpufeed prepared the dataset, prepare it again: snakemake --forcerun prepare_dataset",
     )
 
 

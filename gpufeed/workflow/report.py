@@ -105,10 +105,7 @@ class Report:
         plan = self.run.plan
         return {
             "experiments": {name: self.plan_of(name) for name in plan.cells},
-            "left_out": [
-                {"experiment": left.experiment, "sentence": left.sentence, "combinations": left.combinations}
-                for left in plan.left_out
-            ],
+            "left_out": [asdict(left) for left in plan.left_out],
             "folders": self.run.folders,
             "command": " ".join(["snakemake {target} --cores {cores} --resources gpu=1", *self.options]),
         }

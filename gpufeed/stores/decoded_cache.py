@@ -138,25 +138,22 @@ def build_from_rows(
     manifest: Manifest,
     batches: Iterable[tuple[Sequence[int], Any]],
     path: str | Path,
-    decoder_name: str,
     version: str,
-    tolerance: Tolerance | None = None,
+    tolerance: Tolerance,
     durable: bool = True,
 ) -> CacheInfo:
-    """Build the cache from images that are decoded elsewhere, such as those of strips.
+    """Build the cache of decoder `strips` from images that are decoded elsewhere.
 
     batches: (ids, images), in any order, each sample once; images is a uint8 (n, H, W, 3) array, or
-    tensor on any device, whose row i is sample ids[i]. tolerance: of the images against Pillow's; None
-    takes that of the registered decoder `decoder_name`. durable: as `build`. Raises GpufeedError if a sample
-    is missing.
+    tensor on any device, whose row i is sample ids[i]. tolerance: of the images against Pillow's. durable: as
+    `build`. Raises GpufeedError if a sample is missing.
     """
-    tolerance = tolerance or load("decoder", decoder_name).tolerance
-    source = {"decoder": decoder_name, "decoder_version": version, "tolerance": tolerance}
 
     def fill(target: Path) -> list[dict[str, str]]:
         write_rows(target, batches)
         return []
 
+    source = {"decoder": "strips", "decoder_version": version, "tolerance": tolerance}
     return store(manifest, Path(path), fill, source, durable)
 
 

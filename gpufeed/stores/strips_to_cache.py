@@ -41,9 +41,7 @@ def build_from_strips(
     reader = StripReader(manifest, strips, device, threads)
     try:
         by = reader.backend
-        return build_from_rows(
-            manifest, calls(reader), path, "strips", by.version(), by.tolerance, durable=durable
-        )
+        return build_from_rows(manifest, calls(reader), path, by.version(), by.tolerance, durable)
     finally:
         reader.close()
 

@@ -102,7 +102,7 @@ def test_from_device_tensors_of_several_sizes_in_any_order(manifest, expected, t
             ids = np.arange(start, min(start + 96, COUNT))[::-1]
             yield ids, torch.from_numpy(np.ascontiguousarray(expected[ids])).cuda()
 
-    build_from_rows(manifest, batches(), tmp_path / "strips.npy", "strips", "strips 1.0")
+    build_from_rows(manifest, batches(), tmp_path / "strips.npy", "strips 1.0", Tolerance(0, 0.0))
     assert np.array_equal(open_cache(tmp_path / "strips.npy", manifest, verify=True), expected)
 
 

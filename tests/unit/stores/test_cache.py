@@ -16,11 +16,14 @@ from image_fixtures import pixels, write_cache, write_dataset
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import sha256_of
+from gpufeed.decoders.base import Tolerance
 from gpufeed.stores import cache_fill
 from gpufeed.stores.base import info_path
 from gpufeed.stores.cache_fill import RowWriter
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.stores.decoded_cache import build, build_from_rows
+
+EXACT = Tolerance(0, 0.0)
 
 
 @pytest.fixture
@@ -191,7 +194,7 @@ def test_the_disk_is_waited_for_when_somebody_else_decoded(
     manifest, tmp_path, monkeypatch, waits, durable, times
 ):
     monkeypatch.chdir(tmp_path)
-    build_from_rows(manifest, blocks(29, *range(6)), tmp_path / "a.npy", "strips", "1.0", durable=durable)
+    build_from_rows(manifest, blocks(29, *range(6)), tmp_path / "a.npy", "1.0", EXACT, durable)
     assert len(waits) == times
     assert "map" not in waits
 
@@ -206,7 +209,7 @@ def blocks(count: int, *order: int):
 
 def test_built_from_images_that_somebody_else_decoded(manifest, tmp_path):
     path = tmp_path / "strips.npy"
-    info = build_from_rows(manifest, blocks(29, 5, 0, 3, 2, 1, 4), path, "strips", "strips 1.0")
+    info = build_from_rows(manifest, blocks(29, 5, 0, 3, 2, 1, 4), path, "strips 1.0", EXACT)
     assert (info.decoder, info.decoder_version) == ("strips", "strips 1.0")
     assert np.array_equal(
         open_cache(path, manifest, verify=True), np.stack([pixels(i, 8) for i in range(29)])
@@ -215,7 +218,7 @@ def test_built_from_images_that_somebody_else_decoded(manifest, tmp_path):
 
 def test_a_sample_that_nobody_decoded_is_an_error(manifest, tmp_path):
     with pytest.raises(GpufeedError, match="5 of 29 samples without an image"):
-        build_from_rows(manifest, blocks(29, 0, 1, 3, 4, 5), tmp_path / "a.npy", "strips", "strips 1.0")
+        build_from_rows(manifest, blocks(29, 0, 1, 3, 4, 5), tmp_path / "a.npy", "strips 1.0", EXACT)
     assert not list(tmp_path.glob("a*"))
 
 

@@ -61,8 +61,8 @@ log = logging.getLogger("gpufeed")
 class Options:
     """evaluation_share: of each class, drawn by `seed`, if no folder holds an evaluation split."""
 
-    evaluation_share: float
-    seed: int
+    evaluation_share: float = 0.1
+    seed: int = 0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from config_fixtures import merged
 from photograph_fixtures import CLASSES, EVALUATION, TRAINING
 from PIL import Image
 
-from gpufeed.core.config_sources import check_source
+from gpufeed.core.config_sources import check_source, with_defaults
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.image_listing import files_below, is_image, names_digest
 from gpufeed.datasets import image_folder, staging
@@ -312,7 +312,8 @@ def test_the_digest_of_names_changes_with_the_images_alone(tmp_path):
     assert names_digest(files_below(source)) != before
 
 
-def test_the_config_wants_one_place():
+def test_the_config_knows_its_defaults_and_wants_one_place():
+    assert with_defaults("image_folder", {}) == vars(image_folder.Options())
     archive = {"name": "own.zip", "sha256": "0" * 64}
     check_source({"layout": "image_folder", "folder": "x"}, "here")
     check_source({"layout": "image_folder", "files": [archive]}, "here")

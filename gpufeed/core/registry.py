@@ -150,10 +150,17 @@ def augment_entry(reference: str) -> AugmentEntry:
 # decoders of single samples on the host
 HOST_DECODERS = ("pillow", "simplejpeg", "torchvision_cpu", "torchcodec_cpu")
 
-# each is in the module of its name
-OURS = ("cifar10", "cifar10_jpeg", "tiny_imagenet", "fashion_mnist")
-OURS += ("synthetic", "mosaic", "gray_idx", "image_folder", "noise")
-LAYOUTS = {name: Entry(f"gpufeed.datasets.{name}:reorganise") for name in OURS}
+LAYOUTS = {
+    "cifar10": Entry("gpufeed.datasets.cifar10:reorganise"),
+    "cifar10_jpeg": Entry("gpufeed.datasets.cifar10_jpeg:reorganise"),
+    "tiny_imagenet": Entry("gpufeed.datasets.tiny_imagenet:reorganise"),
+    "fashion_mnist": Entry("gpufeed.datasets.fashion_mnist:reorganise"),
+    "synthetic": Entry("gpufeed.datasets.synthetic:reorganise"),
+    "mosaic": Entry("gpufeed.datasets.mosaic:reorganise"),
+    "gray_idx": Entry("gpufeed.datasets.gray_idx:reorganise"),
+    "image_folder": Entry("gpufeed.datasets.image_folder:reorganise"),
+    "noise": Entry("gpufeed.datasets.noise:reorganise"),
+}
 LAYOUTS = Registry(lambda name: Entry("gpufeed.datasets.user_dataset:reorganise"), LAYOUTS)
 
 MADE = ("noise",)  # layouts without image files: Manifest.pixels makes images from sample ids
@@ -305,26 +312,35 @@ TRAINERS = {
 }
 
 TORCH_PRECISIONS = ("fp32", "fp16", "bf16")
-OF_INFERENCE = "gpufeed.benchmarks.inference.backends"
 BACKENDS = {
-    "eager": BackendEntry(f"{OF_INFERENCE}.torch_backends:prepare_eager", TORCH_PRECISIONS),
-    "compiled": BackendEntry(f"{OF_INFERENCE}.torch_backends:prepare_compiled", TORCH_PRECISIONS),
-    "cuda_graphs": BackendEntry(f"{OF_INFERENCE}.torch_backends:prepare_graph", TORCH_PRECISIONS),
+    "eager": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.torch_backends:prepare_eager", TORCH_PRECISIONS
+    ),
+    "compiled": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.torch_backends:prepare_compiled", TORCH_PRECISIONS
+    ),
+    "cuda_graphs": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.torch_backends:prepare_graph", TORCH_PRECISIONS
+    ),
     "compiled_graphs": BackendEntry(
-        f"{OF_INFERENCE}.torch_backends:prepare_compiled_graph", TORCH_PRECISIONS
+        "gpufeed.benchmarks.inference.backends.torch_backends:prepare_compiled_graph", TORCH_PRECISIONS
     ),
     "autotuned_graphs": BackendEntry(
-        f"{OF_INFERENCE}.torch_backends:prepare_autotuned_graph", TORCH_PRECISIONS[1:]
+        "gpufeed.benchmarks.inference.backends.torch_backends:prepare_autotuned_graph", TORCH_PRECISIONS[1:]
     ),
-    "export": BackendEntry(f"{OF_INFERENCE}.torch_backends:prepare_program", ("fp32",)),
-    "onnxruntime": BackendEntry(f"{OF_INFERENCE}.onnx_runtime:prepare", ("fp32",)),
-    "onnxruntime_int8": BackendEntry(f"{OF_INFERENCE}.onnx_runtime:prepare", ("int8",)),
-    "torchao_int8": BackendEntry(f"{OF_INFERENCE}.ao:prepare_int8", ("int8",)),
-    "torchao_fp8": BackendEntry(f"{OF_INFERENCE}.ao:prepare_fp8", ("fp8",)),
-    "tensorrt": BackendEntry(f"{OF_INFERENCE}.tensor_rt:prepare", ("fp32", "fp16")),
-    "tensorrt_int8": BackendEntry(f"{OF_INFERENCE}.tensor_rt:prepare", ("int8",)),
-    "tensorrt_rtx": BackendEntry(f"{OF_INFERENCE}.tensor_rt:prepare_rtx", ("fp32", "fp16")),
-    "tensorrt_rtx_int8": BackendEntry(f"{OF_INFERENCE}.tensor_rt:prepare_rtx", ("int8",)),
+    "export": BackendEntry("gpufeed.benchmarks.inference.backends.torch_backends:prepare_program", ("fp32",)),
+    "onnxruntime": BackendEntry("gpufeed.benchmarks.inference.backends.onnx_runtime:prepare", ("fp32",)),
+    "onnxruntime_int8": BackendEntry("gpufeed.benchmarks.inference.backends.onnx_runtime:prepare", ("int8",)),
+    "torchao_int8": BackendEntry("gpufeed.benchmarks.inference.backends.ao:prepare_int8", ("int8",)),
+    "torchao_fp8": BackendEntry("gpufeed.benchmarks.inference.backends.ao:prepare_fp8", ("fp8",)),
+    "tensorrt": BackendEntry("gpufeed.benchmarks.inference.backends.tensor_rt:prepare", ("fp32", "fp16")),
+    "tensorrt_int8": BackendEntry("gpufeed.benchmarks.inference.backends.tensor_rt:prepare", ("int8",)),
+    "tensorrt_rtx": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.tensor_rt:prepare_rtx", ("fp32", "fp16")
+    ),
+    "tensorrt_rtx_int8": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.tensor_rt:prepare_rtx", ("int8",)
+    ),
 }
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -366,7 +366,9 @@ def prepare(
     if name not in config["sources"]:
         path = expanded(source).absolute()
         if not path.exists():
-            raise unknown("source or folder", name, config["sources"], "gpufeed.prepare")
+            error = unknown("source or folder", name, config["sources"], "gpufeed.prepare")
+            wanted = f"the path of a folder or an archive, or {error.expected}"
+            raise GpufeedError(error.found, wanted, f"correct the path, or {error.remedy}")
         row: dict[str, Any] = {"layout": "image_folder", "folder": str(path)}
         shown = path.resolve().name.lstrip(".")
         name = (shown if path.is_dir() else shown.partition(".")[0]) or "images"

@@ -301,8 +301,10 @@ def test_archives_are_one_folder_or_several(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_prepared_is_a_sentence(photos):
-    with pytest.raises(gpufeed.GpufeedError, match="source or folder 'no_folder'"):
+    with pytest.raises(gpufeed.GpufeedError, match="source or folder 'no_folder'") as error:
         gpufeed.prepare("no_folder")
+    assert error.value.expected.startswith("the path of a folder or an archive, or one of: cifar10, ")
+    assert error.value.remedy.startswith("correct the path, or ")
     with pytest.raises(gpufeed.GpufeedError, match=r"resize: 32, in gpufeed\.prepare"):
         gpufeed.prepare("photos", resize=32)
     with pytest.raises(gpufeed.GpufeedError, match=r"data_folder '.*': .* is a file"):

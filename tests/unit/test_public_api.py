@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -291,6 +292,12 @@ def test_what_cannot_be_is_a_sentence(photos, changes, said):
     wanted = {"name": "dataloader_sync", "source": "photos", "batch_size": 4, "device": "cpu"} | changes
     with pytest.raises(gpufeed.GpufeedError, match=re.escape(said)):
         gpufeed.loader(**wanted)
+
+
+def test_a_script_that_a_process_of_a_loader_runs_again_is_told_the_line_that_it_lacks(photos, monkeypatch):
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(gpufeed.GpufeedError, match=r"\('spdl'\) outside of `if __name__ == '__main__':`"):
+        gpufeed.loader("spdl", "photos", batch_size=4, device="cpu")
 
 
 def test_archives_are_one_folder_or_several(tmp_path, monkeypatch):

@@ -37,7 +37,12 @@ def parser(gpus: int | None = 1) -> argparse.ArgumentParser:
     add, number = found.add_argument, {"type": partial(integer, least=1), "metavar": "N"}
     add("folder", metavar="FOLDER", help=f"the images: {run_config.KINDS_OF_DATA}")
     add("--model", metavar="REF", help="a name, torchvision:NAME, timm:NAME or path.py:attribute (resnet18)")
-    add("--size", **number, help="pixels of a side that the model sees (224; a timm model has its own)")
+    add(
+        "--size",
+        type=partial(integer, least=8),
+        metavar="N",
+        help="pixels of a side that the model sees (224; a timm model has its own)",
+    )
     add("--batch-size", **number, help="images a step (128, on a CPU 8; fewer for few images)")
     add(
         "--steps",

@@ -199,6 +199,13 @@ def test_what_cannot_be_meant_is_a_sentence_before_anything_is_prepared(
     assert not {"data", "results"} & {path.name for path in folder.iterdir()}
 
 
+def test_a_size_that_no_crop_can_have_is_told_with_the_option(capsys):
+    with pytest.raises(SystemExit) as ended:
+        run_workflow.main(("My Images", "--size", "7"))
+    assert ended.value.code == 2
+    assert "argument --size: found: 7; expected: a whole number of 8 or more" in capsys.readouterr().err
+
+
 def test_two_runs_in_one_folder_are_refused(folder, capsys):
     results = folder / "results/run"
     lock = run_workflow.locked(results)

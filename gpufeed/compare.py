@@ -100,12 +100,12 @@ def only(records, experiments: Sequence[str], folder: str):
 
 def say(asked: argparse.Namespace, text: str, markdown: str, rows) -> None:
     """Print the text; write the files that the options name, each complete or not at all."""
-    from gpufeed.core.file_writes import write_whole
+    from gpufeed.core.file_writes import write_named
 
     if asked.markdown:
-        write_whole(asked.markdown, markdown)
+        write_named(asked.markdown, markdown, "--markdown")
     if asked.csv:
-        write_whole(asked.csv, rows.to_csv(index=False, lineterminator="\n"))
+        write_named(asked.csv, rows.to_csv(index=False, lineterminator="\n"), "--csv")
     print(text, end="", flush=True)
 
 

@@ -99,7 +99,7 @@ def arguments(
 
     Raises GpufeedError for an option that it does not take, and for a missing one.
     """
-    if not callable(make):
+    if not callable(make) or isinstance(make, nn.Module):
         raise GpufeedError(
             f"{reference}, which is {described(make)}", "a class or a function", "name one that returns it"
         )

@@ -17,7 +17,7 @@ from gpufeed.cli import run_config, run_process, run_results
 from gpufeed.cli.run_process import INTERRUPTED
 from gpufeed.core.config import ROOT
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import write_whole
+from gpufeed.core.file_writes import write_named
 from gpufeed.core.quantities import integer
 from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES, on_node, visible
 
@@ -37,7 +37,12 @@ def parser(gpus: int | None = 1) -> argparse.ArgumentParser:
     add, number = found.add_argument, {"type": partial(integer, least=1), "metavar": "N"}
     add("folder", metavar="FOLDER", help=f"the images: {run_config.KINDS_OF_DATA}")
     add("--model", metavar="REF", help="a name, torchvision:NAME, timm:NAME or path.py:attribute (resnet18)")
-    add("--size", **number, help="pixels of a side that the model sees (224; a timm model has its own)")
+    add(
+        "--size",
+        type=partial(integer, least=8),
+        metavar="N",
+        help="pixels of a side that the model sees (224; a timm model has its own)",
+    )
     add("--batch-size", **number, help="images a step (128, on a CPU 8; fewer for few images)")
     add(
         "--steps",
@@ -134,14 +139,9 @@ def locked(folder: Path) -> IO:
             "wait for it, or name another folder with --out",
         ) from None
     except OSError as error:
-        raise unwritable_folder(folder, error) from error
+        wanted = "a folder that you may write to"
+        raise GpufeedError(f"{folder}: {error.strerror}", wanted, "name another with --out") from error
     return lock
-
-
-def unwritable_folder(path: Path, error: OSError) -> GpufeedError:
-    return GpufeedError(
-        f"{path}: {error.strerror}", "a folder that you may write to", "name another with --out"
-    )
 
 
 def command_of(asked: argparse.Namespace, config: Path) -> list[str]:
@@ -159,7 +159,5 @@ def write_config(path: Path, changes: dict, command: Sequence[str], words: Seque
     head = f"# Written by: {shlex.join(['gpufeed', 'run', *words])}\n"
     head += f"# By hand: {shlex.join(command)}\n"
     head += "# It changes config/config.yaml; config/README.md explains every key.\n"
-    try:
-        write_whole(path, head + yaml.safe_dump(changes, sort_keys=False, default_flow_style=None, width=110))
-    except OSError as error:
-        raise unwritable_folder(path, error) from error
+    text = yaml.safe_dump(changes, sort_keys=False, default_flow_style=None, width=110)
+    write_named(path, head + text, "--out")

@@ -101,6 +101,17 @@ def write_whole(path: str | Path, text: str, shared: bool = False) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def write_named(path: Path, text: str, option: str) -> None:
+    """Write the file that a command's option names; raise an error with that option where it cannot be."""
+    try:
+        write_whole(path, text)
+    except (OSError, GpufeedError) as error:
+        refused = isinstance(error, GpufeedError)
+        found = error.found if refused else f"{path} cannot be written: {error.strerror}"
+        wanted = "a file in a folder that you may write to, on a disk with room"
+        raise GpufeedError(found, wanted, f"name another with {option}") from error
+
+
 def sha256_of(path: Path, alive: Callable[[], None] = lambda: None) -> str:
     """Return the sha256 of a file in hex, as sha256sum does; `alive` is called for each PIECE."""
     found, piece = hashlib.sha256(), memoryview(bytearray(PIECE))

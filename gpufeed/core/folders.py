@@ -86,7 +86,8 @@ def settle_folders(config: dict) -> None:
                 "a folder, or a place where one can be made",
                 f"name another: --config {key}=FOLDER",
             )
-        config[key] = str(folder)
+        # Snakemake warns of each path that begins with "./"
+        config[key] = str(folder if folder.parts else folder.absolute())
     for name, source in config.get("sources", {}).items():
         if "folder" in source:
             check_apart(Path(source["folder"]), Path(config["data"]) / name)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,13 @@ def loader(
 
     Raises GpufeedError for unknown values and impossible combinations, and Skip if this node lacks something.
     """
+    if getattr(current_process(), "_inheriting", False):  # as multiprocessing.spawn asks
+        raise GpufeedError(
+            f"gpufeed.loader({name!r}) outside of `if __name__ == '__main__':`, where each process that "
+            "a loader starts runs it again",
+            "a script whose work lies below that line",
+            "write that line, and indent what follows it",
+        )
     if name in LOADERS and LOADERS[name].ceiling:
         raise unknown("loader", name, [one for one in LOADERS if not LOADERS[one].ceiling], "gpufeed.loader")
     check_axes(
@@ -366,7 +374,9 @@ def prepare(
     if name not in config["sources"]:
         path = expanded(source).absolute()
         if not path.exists():
-            raise unknown("source or folder", name, config["sources"], "gpufeed.prepare")
+            error = unknown("source or folder", name, config["sources"], "gpufeed.prepare")
+            wanted = f"the path of a folder or an archive, or {error.expected}"
+            raise GpufeedError(error.found, wanted, f"correct the path, or {error.remedy}")
         row: dict[str, Any] = {"layout": "image_folder", "folder": str(path)}
         shown = path.resolve().name.lstrip(".")
         name = (shown if path.is_dir() else shown.partition(".")[0]) or "images"

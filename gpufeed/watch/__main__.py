@@ -1,12 +1,13 @@
 """python -m gpufeed.watch watch.json ... -o watch.html: a page about trainings that gpufeed.watch watched."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpufeed.core.errors import GpufeedError, one_line
-from gpufeed.core.file_writes import write_whole
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import write_named
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,15 +28,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0, or 2 without a page, with the reason on standard error."""
     asked = parser().parse_args(arguments)
     try:
-        if asked.output.resolve() in {Path(file).resolve() for file in asked.files}:
+        if os.path.realpath(asked.output) in map(os.path.realpath, asked.files):
             raise GpufeedError(
                 f"{asked.output} both to read and to write", "a page beside its files", "name another with -o"
             )
         from gpufeed.watch import watch_page  # imports matplotlib and pandas, which --help does not need
 
-        write_whole(asked.output, watch_page.page({file: watch_page.read(file) for file in asked.files}))
-    except (GpufeedError, OSError) as error:  # OSError: a folder without write access
-        print(one_line(error), file=sys.stderr)
+        page = watch_page.page({file: watch_page.read(file) for file in asked.files})
+        write_named(asked.output, page, "-o")
+    except GpufeedError as error:
+        print(error, file=sys.stderr)
         return 2
     print(f"wrote {asked.output}")
     return 0

@@ -254,7 +254,9 @@ class Estimate:
         data = {path: size for dataset in datasets for path, size in self.files_to_write(dataset).items()}
         names = [name for name in self.experiments if not datasets.isdisjoint(self.datasets_of(name))]
         documents = [path for name in names for path in self.measurements_of(name)]
-        found = disks({self.run.data: data, self.run.results: written(documents, self.run.results)})
+        places = {self.run.data: data}  # results may lie there, too
+        places[self.run.results] = places.get(self.run.results, {}) | written(documents, self.run.results)
+        found = disks(places)
         if not self.runs_here:
             return found
         most = max((self._waiting(cell) for cell in self.cells if cell.dataset in datasets), default=0)

@@ -58,6 +58,22 @@ def test_a_config_that_snakemake_can_read_passes(read, tmp_path):
     assert read("--config", "base64//c2VlZD0x")["cores"] == "all"  # as Snakemake starts its jobs
 
 
+@pytest.mark.parametrize(
+    ("lost", "remedy"),
+    [
+        ("nowhere.yaml", "correct the path"),
+        ("mine.yaml", "write my.yaml"),
+        ("demo", "snakemake demo --configfile my.yaml"),
+        ("results/evaluation.json", "snakemake results/evaluation.json --configfile my.yaml"),
+    ],
+)
+def test_a_config_that_is_not_there_is_to_be_corrected_and_a_target_to_be_moved(read, tmp_path, lost, remedy):
+    (tmp_path / "my.yaml").write_text("run: [demo]\n")
+    with pytest.raises(SystemExit) as refused:
+        read("--configfile", "my.yaml", lost)
+    assert refused.value.code.splitlines()[2] == f"what to do: {remedy}"
+
+
 @pytest.mark.parametrize("option", ["--config", "-C"])
 def test_a_target_behind_config_is_told_where_it_belongs(read, option):
     with pytest.raises(SystemExit) as refused:

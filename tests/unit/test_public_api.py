@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -293,6 +294,12 @@ def test_what_cannot_be_is_a_sentence(photos, changes, said):
         gpufeed.loader(**wanted)
 
 
+def test_a_script_that_a_process_of_a_loader_runs_again_is_told_the_line_that_it_lacks(photos, monkeypatch):
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(gpufeed.GpufeedError, match=r"\('spdl'\) outside of `if __name__ == '__main__':`"):
+        gpufeed.loader("spdl", "photos", batch_size=4, device="cpu")
+
+
 def test_archives_are_one_folder_or_several(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for archives in ("kept", ["kept"]):
@@ -301,8 +308,10 @@ def test_archives_are_one_folder_or_several(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_prepared_is_a_sentence(photos):
-    with pytest.raises(gpufeed.GpufeedError, match="source or folder 'no_folder'"):
+    with pytest.raises(gpufeed.GpufeedError, match="source or folder 'no_folder'") as error:
         gpufeed.prepare("no_folder")
+    assert error.value.expected.startswith("the path of a folder or an archive, or one of: cifar10, ")
+    assert error.value.remedy.startswith("correct the path, or ")
     with pytest.raises(gpufeed.GpufeedError, match=r"resize: 32, in gpufeed\.prepare"):
         gpufeed.prepare("photos", resize=32)
     with pytest.raises(gpufeed.GpufeedError, match=r"data_folder '.*': .* is a file"):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from config_fixtures import merged
+from data_fixtures import files_of_at_most
 
 from gpufeed.cli import run_workflow
 from gpufeed.cli.run_config import config_of, fit_batch, images_to_train_on, plan_of, shipped_config
@@ -197,6 +198,20 @@ def test_what_cannot_be_meant_is_a_sentence_before_anything_is_prepared(
     said = [line.partition(": ")[2] for line in capsys.readouterr().err.strip().splitlines()[-3:]]
     assert all(word in line for word, line in zip((found, expected, remedy), said, strict=True)), said
     assert not {"data", "results"} & {path.name for path in folder.iterdir()}
+
+
+def test_a_size_that_no_crop_can_have_is_told_with_the_option(capsys):
+    with pytest.raises(SystemExit) as ended:
+        run_workflow.main(("My Images", "--size", "7"))
+    assert ended.value.code == 2
+    assert "argument --size: found: 7; expected: a whole number of 8 or more" in capsys.readouterr().err
+
+
+def test_a_config_that_does_not_fit_on_the_disk_is_told_with_the_option(folder, capsys):
+    with files_of_at_most(100):
+        assert run_workflow.main(IMAGES) == 2
+    assert capsys.readouterr().err.splitlines()[2] == "what to do: name another with --out"
+    assert not (folder / "results/run/config.yaml").exists()
 
 
 def test_two_runs_in_one_folder_are_refused(folder, capsys):

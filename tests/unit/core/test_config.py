@@ -382,6 +382,13 @@ def test_the_home_folder_may_be_written_as_a_tilde(tmp_path, monkeypatch):
     assert config == {"data": f"{tmp_path}/scratch/data", "results": "results/here"}
 
 
+def test_this_folder_is_written_in_full_as_snakemake_warns_of_each_path_below_a_dot(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = {"data": ".", "results": "./out"}
+    settle_folders(config)
+    assert config == {"data": str(tmp_path), "results": "out"}
+
+
 @pytest.mark.parametrize("key", ["data", "results"])
 def test_a_file_in_the_place_of_a_folder_is_told_before_the_run(tmp_path, key):
     (tmp_path / "file").touch()

@@ -59,6 +59,7 @@ def text(num_classes):
 
 
 number = 3
+ready = nn.ReLU()
 """
 LOADER = """
 from gpufeed.loaders.base import OrderedLoader
@@ -271,6 +272,7 @@ TRIED = [  # what a process that imports it refuses: reference, options, found, 
     ("my_model.py:Net", {"width": "wide"}, "raises TypeError", "width", "options"),
     ("my_model.py:needs", {}, "no value for 'depth'", "depth=VALUE", "'depth'"),
     ("my_model.py:number", {}, "which is an int", "a class or a function", "name one"),
+    ("my_model.py:ready", {}, "which is a ReLU", "a class or a function", "name one"),
     ("my_model.py:text", {}, "returns a str", "torch.nn.Module", "return the model"),
     ("my_model.py:wide", {}, "shape (2, 4)", "shape (2, 3)", "num_classes"),
     ("my_model.py:Pair", {}, "returns a tuple for 2 images of 16 x 16", "one tensor", "logits"),

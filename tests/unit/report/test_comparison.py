@@ -346,6 +346,18 @@ def test_one_experiment_of_several(run, tmp_path, capsys):
     assert "write 'hybrid_gpu' instead" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--csv", "--markdown"])
+def test_a_file_that_cannot_be_written_is_an_error_with_its_option(option, tmp_path, capsys):
+    write(tmp_path / "new", *made())
+    write(tmp_path / "old", *earlier(made()))
+    (tmp_path / "file").touch()
+    sides = [str(tmp_path / "new"), str(tmp_path / "old")]
+    assert main([*sides, option, str(tmp_path / "file/rows")]) == REFUSED
+    found, _, remedy = capsys.readouterr().err.splitlines()
+    assert found == f"found: {tmp_path / 'file/rows'} cannot be written: File exists"
+    assert remedy == f"what to do: name another with {option}"
+
+
 def test_folders_of_records_and_folders_that_are_none(tmp_path, capsys):
     write(tmp_path / "new", *made())
     write(tmp_path / "old", *earlier(made()))

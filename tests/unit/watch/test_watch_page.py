@@ -109,11 +109,12 @@ def test_what_is_no_watch_json_is_refused_in_a_sentence(tmp_path, capsys, writte
     elif written is not None:
         path.write_text(written if isinstance(written, str) else json.dumps(written))
     assert command.main([str(path), "-o", str(tmp_path / "page.html")]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("Found ")
-    assert found in said
-    assert "expected the JSON of a watched training, schema 1; what to do: " in said
-    assert to_do in said
+    said_found, expected, remedy = capsys.readouterr().err.splitlines()
+    assert said_found.startswith("found: ")
+    assert found in said_found
+    assert expected == "expected: the JSON of a watched training, schema 1"
+    assert remedy.startswith("what to do: ")
+    assert to_do in remedy
     assert not (tmp_path / "page.html").exists()
     with pytest.raises(GpufeedError):
         watch_page.read(path)
@@ -126,6 +127,22 @@ def test_a_page_never_replaces_a_file_that_it_is_about(tmp_path, monkeypatch, ca
     assert command.main(["watch.json", "-o", str(tmp_path / "watch.json")]) == 2
     assert "-o" in capsys.readouterr().err
     assert Path("watch.json").read_bytes() == before
+
+
+def test_a_page_that_cannot_be_written_is_an_error_with_the_option(tmp_path, capsys):
+    made.write(tmp_path / "watch.json", made.watched())
+    (tmp_path / "file").touch()
+    for output, why in ((tmp_path / "file/page.html", " cannot be written: "), (tmp_path, ", which is no ")):
+        assert command.main([str(tmp_path / "watch.json"), "-o", str(output)]) == 2
+        found, _, remedy = capsys.readouterr().err.splitlines()
+        assert found.startswith(f"found: {output}{why}")
+        assert remedy == "what to do: name another with -o"
+
+
+def test_a_link_that_leads_to_itself_is_an_error(tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    assert command.main([str(tmp_path / "loop")]) == 2
+    assert capsys.readouterr().err.startswith("found: ")
 
 
 def test_several_trainings_share_a_page_and_keep_their_names_apart(tmp_path, monkeypatch, capsys):

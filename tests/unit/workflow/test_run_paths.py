@@ -142,6 +142,13 @@ def test_the_disk_holds_what_a_source_asks_for_and_a_link_takes_nothing(run, tmp
         assert estimated(tiny).files_to_write("own")[manifest] == expected
 
 
+def test_data_and_results_in_one_folder_take_as_much_as_in_two(run, tmp_path):
+    data, results = str(tmp_path / "data"), str(tmp_path / "results")
+    runs = run(data=data, results=results), run(data=data, results=data)
+    apart, together = (estimated(one, "tiny").disks_of(frozenset(["synthetic"]))[0] for one in runs)
+    assert apart.needed == together.needed > 0
+
+
 @pytest.mark.parametrize(
     ("ask", "found"),
     [

@@ -29,7 +29,7 @@ WIDTH_IN = 5.4  # narrow, so that letters can be read on a phone
 TITLE_LETTERS = 50  # that fit beside each other above axes of a figure of that width
 ROW_LETTERS = 68  # of a row's name and value together
 BEHIND_NAMES = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # keeps lines of the grid off them
-ROW_IN, BAR, LINE_IN = 0.48, 0.4, 0.1  # height of a row, share of it that is a bar, a further line of a name
+ROW_IN, BAR, LINE_IN = 0.48, 0.4, 0.15  # height of a row, share of it that is a bar, a further line of a name
 INKS = {  # what follows the colours of a page
     "#000000": "--ink", "#333333": "--ink", "#2e2e2e": "--ink", "#ffffff": "--paper", "#dddddd": "--line",
     "#e4e4e4": "--line", "#0072b2": "--blue", "#d55e00": "--vermilion", "#6b6b6b": "--soft",

@@ -94,7 +94,7 @@ def test_wrong_loaders_are_caught_on_the_device_too(dataset, loader, epoch, said
     one = judged(task_for(*dataset, loader, device="cuda"))
     assert (one.status, one.epochs, one.device) == ("failed", epoch - 1, "cuda")
     for words in said:
-        assert words in one.sentence
+        assert words.format(device="cuda:0") in one.sentence
 
 
 def test_memory_that_is_overwritten_while_queued_work_reads_it_is_caught(jpegs):

@@ -22,6 +22,7 @@ class Noting:
     def __init__(self, job: Job):
         self.job = job
         self.reports: list[Any] = []
+        self.limits: dict[str, float] = {}  # seconds of tests with a limit of their own
 
     def pytest_collectreport(self, report):
         if report.outcome != "passed":
@@ -30,6 +31,8 @@ class Noting:
     def pytest_collection_modifyitems(self, items):
         alone = {item.nodeid for item in items if item.get_closest_marker("alone")}
         self._note("collected", tests=len(items), of_them_alone=len(alone))
+        own = {item.nodeid: item.get_closest_marker("timeout") for item in items}
+        self.limits = {nodeid: marker.args[0] for nodeid, marker in own.items() if marker}
         ended = set(self.job.ended)
         items[:] = [
             item
@@ -39,7 +42,7 @@ class Noting:
 
     def pytest_runtest_logstart(self, nodeid):
         self.reports = []
-        self._note("start", test=name(nodeid))
+        self._note("start", test=name(nodeid), limit=self.limits.get(nodeid))
 
     def pytest_runtest_logreport(self, report):
         self.reports.append(report)

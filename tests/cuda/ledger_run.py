@@ -29,6 +29,7 @@ class Running:
     output: Path
     heard: float  # when it started, or last wrote an event
     test: str | None = None  # in flight
+    limit: float | None = None  # seconds, if this test has its own
     why: str | None = None  # it was killed
 
 
@@ -145,12 +146,13 @@ class Run:
                 running.heard = time.monotonic()
                 if event["event"] in ("start", "end"):
                     running.test = event["test"] if event["event"] == "start" else None
+                    running.limit = event.get("limit")
 
     def _reap(self) -> None:
         """End what hangs; take leave of what has ended, and let a file go on behind a test that killed it."""
         for file, running in list(self.running.items()):
             silent = time.monotonic() - running.heard
-            limit = self.timeout + GRACE_S if running.test else OUTSIDE_S
+            limit = (running.limit or self.timeout) + GRACE_S if running.test else OUTSIDE_S
             if running.process.poll() is None and silent > limit:
                 running.why = f"hangs: silent for {silent:.0f} s"
                 stop(running)

@@ -60,6 +60,12 @@ HANGING = """
 
     def test_after(): pass
 """
+PATIENT = """
+    import pytest, time
+
+    @pytest.mark.timeout(60)
+    def test_with_a_limit_of_its_own(): time.sleep(5)
+"""
 ALONE = """
     import time
     import pytest
@@ -101,7 +107,12 @@ def counts(row: dict) -> tuple[int, int, int]:
 def test_every_outcome_is_in_the_ledger_whatever_dies(checkout, monkeypatch, capsys):
     monkeypatch.setattr(ledger_run, "GRACE_S", 1)
     root = checkout(
-        test_alone=ALONE, test_broken=BROKEN, test_deadly=DEADLY, test_hanging=HANGING, test_ordinary=ORDINARY
+        test_alone=ALONE,
+        test_broken=BROKEN,
+        test_deadly=DEADLY,
+        test_hanging=HANGING,
+        test_ordinary=ORDINARY,
+        test_patient=PATIENT,
     )
     part = root / "part.jsonl"
     assert ledger.main(["run", str(part), "--timeout", "3"], root) == 1
@@ -113,6 +124,7 @@ def test_every_outcome_is_in_the_ledger_whatever_dies(checkout, monkeypatch, cap
         "test_deadly.py": (3, 0, 2),
         "test_hanging.py": (1, 0, 1),
         "test_ordinary.py": (2, 1, 2),
+        "test_patient.py": (1, 0, 0),
     }
     ordinary = found["test_ordinary.py"]
     assert {name: ordinary[name] for name in CARD} == CARD

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.cell_matrix import quantity, source_options
+from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.image_listing import NAMES, files_below, names_digest
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, store_file
@@ -31,8 +32,12 @@ class Datasets:
         return self.run.config["sources"][wildcards.dataset]
 
     def options_of(self, wildcards: Any) -> dict[str, Any]:
-        """Return the options of a source's layout."""
-        return source_options(self.run.config, wildcards.dataset)
+        """Return the options of a source with the defaults of its layout.
+
+        The defaults stand in the schema, which is not part of a job's code: as params they re-run the job.
+        """
+        layout = self.source_of(wildcards)["layout"]
+        return with_defaults(layout, source_options(self.run.config, wildcards.dataset))
 
     def quantity_of(self, wildcards: Any) -> dict[str, int]:
         """Return how many of a source's images are used, and how often, if it says so."""

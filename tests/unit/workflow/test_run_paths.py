@@ -130,6 +130,21 @@ def test_other_images_in_a_folder_are_another_source(run, tmp_path):
     assert datasets(tiny).folder_of(SimpleNamespace(dataset="cifar10")) is None
 
 
+def test_params_of_a_dataset_have_the_defaults_of_its_layout(run):
+    tiny = run()
+    tiny.config["sources"] |= {
+        "noisy": {"layout": "noise", "options": {"size": 32}},
+        "gray": {"layout": "gray_idx", "options": {"of": "synthetic", "size": 8}},
+        "photos": {"layout": "image_folder", "folder": "photos"},
+    }
+    noisy, gray, photos = (
+        datasets(tiny).options_of(SimpleNamespace(dataset=name)) for name in ("noisy", "gray", "photos")
+    )
+    assert noisy == {"count": 500, "size": 32, "classes": 10, "seed": 0}
+    assert gray == {"of": "synthetic", "size": 8}
+    assert photos == {"evaluation_share": 0.1, "seed": 0}
+
+
 def test_the_disk_holds_what_a_source_asks_for_and_a_link_takes_nothing(run, tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images/1.png").write_bytes(bytes(1000))

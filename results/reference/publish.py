@@ -21,6 +21,7 @@ import headline
 import page_numbers
 import pandas as pd
 import pyarrow.parquet as pq
+from pyarrow import compute
 
 from gpufeed.core.packed_results import ENDING, pack, unpacked
 from gpufeed.core.run_time_estimate import KINDS, durations
@@ -30,6 +31,7 @@ from gpufeed.report.sections import cores
 PUBLISHED = Path("results/reference")
 BEGUN = PUBLISHED / "begun"  # blocks of what is not all there yet, as they come from the machines
 REFERENCE = Path("build/reference")  # as deep, so that links from one are links from the other
+CLOCK_MS = 2.0**-12  # CUDA's events tell 0.5 us apart: what is finer is noise, which no archive makes small
 ACCURACIES = "accuracy"  # an experiment whose rates do not count, since other work shared its GPUs
 # which the tree has, beside the documents, the tables and the figures that a page of the docs shows
 KEPT = ("h200/report-photographs.html",)
@@ -195,15 +197,21 @@ def archives(root: Path) -> dict[str, list[Path]]:
 
 
 def compact(path: Path) -> None:
-    """Write a table of steps so that an archive makes it small, with the same values."""
-    found = pq.ParquetFile(path).metadata
-    if not found.num_row_groups or found.row_group(0).column(0).compression == "UNCOMPRESSED":
+    """Write a table of steps so that an archive makes it small: times are whole multiples of CLOCK_MS."""
+    file = pq.ParquetFile(path)
+    table = rounded = file.read()
+    for index, column in enumerate(table.schema):
+        if column.name.endswith("_ms"):
+            times = compute.multiply(compute.round(compute.divide(table[index], CLOCK_MS)), CLOCK_MS)
+            rounded = rounded.set_column(index, column, times)
+    groups = file.metadata
+    packed = groups.num_row_groups and groups.row_group(0).column(0).compression == "UNCOMPRESSED"
+    if not groups.num_row_groups or (packed and rounded.equals(table)):
         return
-    table = pq.read_table(path)
     floats = [column.name for column in table.schema if str(column.type) == "double"]
     others = [name for name in table.column_names if name not in floats]
     options = {"compression": "none", "write_statistics": False}
-    pq.write_table(table, path, use_dictionary=others, use_byte_stream_split=floats, **options)
+    pq.write_table(rounded, path, use_dictionary=others, use_byte_stream_split=floats, **options)
 
 
 def shown(pages: list[str]) -> set[str]:
@@ -218,9 +226,6 @@ def in_the_tree(pages: list[str]) -> dict[Path, bytes]:
     for records in sorted(REFERENCE.rglob("records")):
         for name, paths in archives(records.parent).items():
             archive = records.with_name(f"{name}{ENDING}")
-            for path in paths:
-                if path.suffix == ".parquet":
-                    compact(path)
             pack(records.parent, paths, archive)
             found[archive] = archive.read_bytes()
             archive.unlink()
@@ -266,6 +271,8 @@ def main() -> int:
     if not given.numbers:
         for node in nodes:
             refuse_changed(node)
+            for steps in node.glob("records/**/*.parquet"):
+                compact(steps)
             parts(node)
         figures_of_photographs(REFERENCE / "h200")
         make_pages(list(PAGES if given.pages else KEPT))

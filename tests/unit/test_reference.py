@@ -240,13 +240,18 @@ def test_what_is_no_commit_is_not_published(tmp_path, told):
         publish.refuse_changed(tmp_path)
 
 
-def test_a_compact_table_of_steps_has_the_same_values_and_is_written_once(tmp_path):
+def test_a_compact_table_of_steps_has_times_of_a_quarter_microsecond_and_is_written_once(tmp_path):
     path = tmp_path / "0.steps.parquet"
     table = pd.DataFrame({"experiment": ["e"] * 500, "step": range(500)})
-    table = table.assign(load_ms=[float("nan"), *(1.1 * number for number in range(499))])
+    table = table.assign(load_ms=[float("nan"), *(1.1 * number for number in range(499))], loss=1 / 3)
     table.to_parquet(path)
     publish.compact(path)
-    pd.testing.assert_frame_equal(pd.read_parquet(path), table)
+    found = pd.read_parquet(path)
+    times = found.pop("load_ms")
+    pd.testing.assert_frame_equal(found, table.drop(columns="load_ms"))
+    assert times.isna().tolist() == [True] + [False] * 499
+    assert (times - table["load_ms"]).abs().max() <= publish.CLOCK_MS / 2 <= 0.000125
+    assert set(times.dropna() % publish.CLOCK_MS) == {0}
     before = path.stat().st_mtime_ns
     publish.compact(path)
     assert path.stat().st_mtime_ns == before

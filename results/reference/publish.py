@@ -35,7 +35,7 @@ CLOCK_MS = 2.0**-12  # CUDA's events tell 0.5 us apart: what is finer is noise, 
 ACCURACIES = "accuracy"  # an experiment whose rates do not count, since other work shared its GPUs
 # which the tree has, beside the documents, the tables and the figures that a page of the docs shows
 KEPT = ("h200/report-photographs.html",)
-# page -> the config that its command names, its experiments, and the repeats of which all are there
+# page -> the config that its command names, its experiments, and the most repeats of a cell
 PAGES = {
     "h200/report.html": ("reference", ("gpu_decoding", "tensor_cache", "hybrid_gpu"), 3),
     "h200/report-feed.html": ("reference", ("feed",), 1),

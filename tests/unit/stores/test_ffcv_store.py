@@ -23,11 +23,6 @@ from gpufeed.stores.ffcv_build import build
 from gpufeed.stores.ffcv_store import TOLERANCE, BetonInfo, open_beton, verify_bytes
 
 
-@pytest.fixture
-def manifest(tmp_path):
-    return write_dataset(tmp_path / "tiny")
-
-
 def contents(path) -> tuple[np.ndarray, list[bytes]]:
     """The rows of a .beton file and each sample's data, found by the table at its end."""
     data = path.read_bytes()

@@ -23,11 +23,6 @@ from gpufeed.stores.shards_build import build, journal_path
 from gpufeed.stores.shards_store import ShardsInfo, open_shards, sample_name, verify
 
 
-@pytest.fixture
-def manifest(tmp_path):
-    return write_dataset(tmp_path / "tiny")
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
 

@@ -5,18 +5,12 @@ import time
 
 import numpy as np
 import pytest
-from image_fixtures import write_dataset
 
 from gpufeed.benchmarks import store_builds
 from gpufeed.benchmarks.store_builds import DOCUMENT, measure_build, peak_mib, repeats, rounds_of
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.plan_builds import planned_builds
 from gpufeed.stores import cache_fill
-
-
-@pytest.fixture
-def manifest(tmp_path):
-    return write_dataset(tmp_path / "tiny")  # 29 files of 8 x 8 pixels
 
 
 @pytest.fixture

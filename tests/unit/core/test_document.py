@@ -99,7 +99,7 @@ EDITS = {
     "another option": (lambda record: record["cell"]["hyper"].update(model={"stem": "cifar"}), "digest"),
     "another repeat": (lambda record: record.update(repeat=5), "5.json"),
     "another experiment": (lambda record: record.update(experiment="peers"), "peers"),
-    "a thousandfold rate": (thousandfold, "images_per_s"),
+    "a thousandfold rate": (thousandfold, "images_per_s is 1000000, and images / seconds is 1000"),
     "another rate of an epoch": (other_epoch, "epochs[0]"),
     "another mean than the seconds": (other_mean, "seconds"),
     "another accuracy": (other_accuracy, "top1"),

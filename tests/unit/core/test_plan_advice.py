@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from config_fixtures import merged
+from config_fixtures import with_tiny
 
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
@@ -11,14 +11,12 @@ from gpufeed.core.plan_advice import candidates, measured, settings
 
 
 def config(advice, **blocks):
-    found = merged("config.yaml")
     usual = {
         "today": {"loader": "dataloader_sync"},
         "others": {"loader": ["overlap", "resident"]},
         "ceiling": {"loader": "replay"},
     }
-    tiny = {"title": "t", "question": "q", "common": {"dataset": "synthetic"}, "blocks": usual | blocks}
-    return {**found, "run": ["tiny"], "experiments": {"tiny": {**tiny, "advice": advice}}}
+    return with_tiny(usual | blocks, common={"dataset": "synthetic"}, advice=advice)
 
 
 def test_all_but_ceilings_are_probed_and_what_is_chosen_is_measured(tmp_path):

@@ -104,7 +104,6 @@ def test_tiles_without_colour_are_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        ({"size": 40}, "size: 40"),
         ({"size": 0}, "size: 0"),
         ({"size": 16.0}, "size: 16.0"),
         ({"count": 0}, "count: 0"),

@@ -9,7 +9,6 @@ import torch
 from data_fixtures import REPOSITORY
 from gpu_only_fixtures import dataset, expected, noted, put
 from hostile_fixtures import photo, saved
-from image_fixtures import write_dataset
 
 import gpufeed
 from gpufeed.core.errors import GpufeedError
@@ -20,11 +19,6 @@ from gpufeed.stores.cache_format import CacheInfo
 from gpufeed.stores.decoded_cache import build
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-
-
-@pytest.fixture
-def manifest(tmp_path):
-    return write_dataset(tmp_path / "tiny")  # 23 training and 6 test images, whose pixels tell their id
 
 
 @pytest.fixture

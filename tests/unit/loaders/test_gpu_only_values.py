@@ -4,15 +4,10 @@ import numpy as np
 import pytest
 import torch
 from gpu_only_fixtures import dataset, expected, normalised
-from image_fixtures import MEAN, STD, pixels, write_dataset
+from image_fixtures import MEAN, STD, pixels
 from torch.utils.data import DataLoader
 
 from gpufeed.decoders.pillow import resized
-
-
-@pytest.fixture
-def manifest(tmp_path):
-    return write_dataset(tmp_path / "tiny")  # 23 training and 6 test images, whose pixels tell their id
 
 
 @pytest.mark.parametrize("image_size", [(5, 11), (20, 16), (8, 8)])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from image_fixtures import request, write_cache, write_dataset
+from image_fixtures import request, write_cache
 
 from gpufeed.loaders import host_cache, resident
 from gpufeed.loaders.host_cache import HostCacheLoader, allocated, copy_rows, mapped
@@ -11,11 +11,6 @@ from gpufeed.system import host_memory
 
 CACHE = np.arange(20 * 12, dtype=np.uint8).reshape(20, 2, 2, 3)
 ROWS = np.array([0, 1, 4, 5, 9, 11, 12, 19])
-
-
-@pytest.fixture
-def manifest(tmp_path):
-    return write_dataset(tmp_path / "tiny")
 
 
 def epoch_of(loader) -> dict[int, np.ndarray]:

@@ -36,11 +36,6 @@ FILE_READERS = [
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def manifest(tmp_path):
-    return write_dataset(tmp_path / "tiny")
-
-
 BAD = [
     *((*reader, "cut") for reader in FILE_READERS),
     *(("dataloader_sync", 0, damage) for damage in ("gone", "resized")),  # dali_cpu: test_streaming.py

@@ -12,7 +12,7 @@ import pytest
 import torch
 from data_fixtures import REPOSITORY, disk_full
 from hostile_fixtures import available
-from image_fixtures import pixels, write_cache, write_dataset
+from image_fixtures import pixels, write_cache
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import sha256_of
@@ -24,11 +24,6 @@ from gpufeed.stores.cache_format import open_cache
 from gpufeed.stores.decoded_cache import build, build_from_rows
 
 EXACT = Tolerance(0, 0.0)
-
-
-@pytest.fixture
-def manifest(tmp_path):
-    return write_dataset(tmp_path / "tiny")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

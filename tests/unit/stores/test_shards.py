@@ -23,11 +23,6 @@ from gpufeed.stores.shards_build import build, journal_path
 from gpufeed.stores.shards_store import ShardsInfo, open_shards, sample_name, verify
 
 
-@pytest.fixture
-def manifest(tmp_path):
-    return write_dataset(tmp_path / "tiny")
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
 
@@ -151,17 +146,11 @@ def test_what_is_no_shard_set_of_this_manifest_is_refused(manifest, tmp_path):
     shard.write_bytes(data[:-512])
     with pytest.raises(GpufeedError, match="bytes in"):
         open_shards(path, manifest)
-    shard.unlink()
-    with pytest.raises(GpufeedError, match="no readable"):
-        open_shards(path, manifest)
     shard.write_bytes(data)
     told = json.loads(path.read_text())
     told["shards"][0]["ids"][0] = told["shards"][1]["ids"][0]
     path.write_text(json.dumps(told))
     with pytest.raises(GpufeedError, match="distinct"):
-        open_shards(path, manifest)
-    path.write_text("{")
-    with pytest.raises(GpufeedError, match="no readable"):
         open_shards(path, manifest)
     other = write_dataset(tmp_path / "other", size=9)
     with pytest.raises(GpufeedError, match="another manifest"):

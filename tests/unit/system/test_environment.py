@@ -139,10 +139,6 @@ def test_the_tightest_quota_of_version_2_counts(tmp_path):
     assert cgroup(tmp_path, "0::/a/b\n", files) == 2.5
 
 
-def test_a_path_from_outside_the_container_falls_back_to_its_root(tmp_path):
-    assert cgroup(tmp_path, "0::/not/mounted\n", {"root/cpu.max": "300000 100000\n"}) == 3.0
-
-
 def test_quota_of_version_1(tmp_path):
     files = {
         "root/cpu/job/cpu.cfs_quota_us": "150000\n",

@@ -2,14 +2,11 @@
 
 import logging
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import measure_fixtures as toys
 import pytest
-import resume_fixtures
 import torch
 from torch import nn
 
@@ -290,26 +287,3 @@ def test_what_a_job_keeps_is_removed_once_it_has_written_what_it_makes(tmp_path,
     remove_if_done(checkpoints, "done")
     assert checkpoints.owner == "cell, code"
     assert [path.name for path in tmp_path.rglob("*")] == (["kept", "model.pt"] if beside else [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("trainer", "loader"),
-    [("plain", "resident"), ("lightning", "dataloader_workers")],
-)
-def test_a_process_that_is_killed_in_mid_epoch_goes_on(tmp_path, trainer, loader, one_thread, capfd):
-    resume_fixtures.write_images(tmp_path)
-    expected = resume_fixtures.train(tmp_path, trainer, loader, None)
-    command = [sys.executable, resume_fixtures.__file__, str(tmp_path), trainer, loader]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    for _ in range(9):  # the third step of the second epoch
-        assert first.stdout.readline() == "step\n"
-    first.send_signal(signal.SIGKILL)
-    assert first.wait() == -signal.SIGKILL
-    kept = Checkpoints(tmp_path / trainer, resume_fixtures.EVERY)
-    capfd.readouterr()
-    found = resume_fixtures.train(tmp_path, trainer, loader, kept)
-    assert capfd.readouterr().out.splitlines().count("step") == 18 - 8  # killed before the ninth was whole
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())

@@ -10,7 +10,7 @@ import measure_fixtures as toys
 import pandas as pd
 import pytest
 import torch
-from config_fixtures import merged
+from config_fixtures import with_tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from record_fixtures import H200, cell, plan_info, record, unfinished, write
@@ -324,14 +324,12 @@ def test_a_comparison_of_two_batches_is_refused(tmp_path, capsys):
 
 def test_the_block_of_a_config_has_it():
     block = {"dataset": "synthetic", "loader": "overlap", "workers": 1, "batch_size": [256, 512]}
-    config = merged("config.yaml") | {"run": ["e"]}
     block |= {"smallest_batch_size": 64, "steps": 8}
-    experiment = {"title": "t", "question": "q", "blocks": {"b": block}}
-    found = planned(config | {"experiments": {"e": experiment}}).cells["e"].values()
+    found = planned(with_tiny({"b": block})).cells["tiny"].values()
     assert [(one.batch_size, one.smallest_batch_size) for one in found] == [(256, 64), (512, 64)]
     block["smallest_batch_size"] = 0
     with pytest.raises(GpufeedError, match=r"(?s)smallest_batch_size: 0.*at least 1"):
-        planned(config | {"experiments": {"e": experiment}})
+        planned(with_tiny({"b": block}))
 
 
 def test_repeats_of_two_batches_are_never_pooled(tmp_path, capsys):

@@ -252,7 +252,7 @@ def test_the_file_holds_the_result(tmp_path):
     assert len(written["epoch_start_seconds"]) == 2
     assert written["au"]["n"] == written["end_to_end"]["n"] == written["compute_only"]["n"] >= 2
     assert written["copy_seconds"] is None
-    assert written["versions"]["torch"] == torch.__version__.split("+")[0] or written["versions"]["torch"]
+    assert written["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
 
 
 def test_a_file_that_several_loaders_write_is_said_once(tmp_path, caplog):

@@ -6,7 +6,7 @@ import measure_fixtures as toys
 import numpy as np
 import pytest
 import torch
-from config_fixtures import merged
+from config_fixtures import with_tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from workflow_fixtures import Named, run_script
@@ -31,13 +31,11 @@ from gpufeed.training.runtime_context import Stores
 
 
 def config(models, **blocks):
-    found = merged("config.yaml")
     blocks = {
         "one": {"loader": ["resident", "replay"]},
         "two": {"loader": ["resident", "host_cache"]},
     } | blocks
-    tiny = {"title": "t", "question": "q", "common": {"dataset": "synthetic"}, "blocks": blocks}
-    return {**found, "run": ["tiny"], "experiments": {"tiny": {**tiny, "models": models}}}
+    return with_tiny(blocks, common={"dataset": "synthetic"}, models=models)
 
 
 def loaders(found):

@@ -295,8 +295,8 @@ def small_images(of: Published) -> Iterable[Claim]:
         by_dali,
     )
     fastest = cells[cells["cuda_graphs"]].sort_values("images_per_s", ascending=False)
-    level = fastest["loader"].isin(LEVEL)
-    between = fastest.loc[level[level].index[0] : level[level].index[-1]]
+    level = fastest.index[fastest["loader"].isin(LEVEL)]
+    between = fastest.loc[level[0] : level[-1]]
     first, last = between["loader"].iloc[[0, -1]]
     if set(between["loader"]) != LEVEL:
         raise ValueError(f"others lie between {first} and {last}: change the sentence")

@@ -205,8 +205,9 @@ def compact(path: Path) -> None:
             times = compute.multiply(compute.round(compute.divide(table[index], CLOCK_MS)), CLOCK_MS)
             rounded = rounded.set_column(index, column, times)
     groups = file.metadata
-    packed = groups.num_row_groups and groups.row_group(0).column(0).compression == "UNCOMPRESSED"
-    if not groups.num_row_groups or (packed and rounded.equals(table)):
+    if not groups.num_row_groups:
+        return
+    if groups.row_group(0).column(0).compression == "UNCOMPRESSED" and rounded.equals(table):
         return
     floats = [column.name for column in table.schema if str(column.type) == "double"]
     others = [name for name in table.column_names if name not in floats]

@@ -257,14 +257,20 @@ LONG = re.compile(r"-?\d+\.\d{3,}")
 
 
 def compact(svg: str) -> str:
-    """Return the same drawing in fewer bytes: rounded coordinates, one font, no comments or unused ids."""
+    """Return the same drawing in fewer bytes: rounded coordinates, one font, no comments or unused ids.
+
+    Ids are numbers by place: matplotlib's are hashes of coordinates whose last digits change from run to run.
+    """
 
     def rounded(number: re.Match) -> str:
         return f"{float(number.group()):.2f}".rstrip("0").rstrip(".")
 
     svg = PLACES.sub(lambda found: found[1] + LONG.sub(rounded, found[2]) + '"', svg)
-    used = set(re.findall(r'(?:url\(|href=")#([^")]*)', svg))
-    svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
+    used = {
+        name: f"i{n}" for n, name in enumerate(dict.fromkeys(re.findall(r'(?:url\(|href=")#([^")]*)', svg)))
+    }
+    svg = re.sub(r' id="([^"]*)"', lambda found: f' id="{used[found[1]]}"' if found[1] in used else "", svg)
+    svg = re.sub(r'((?:url\(|href=")#)([^")]*)', lambda found: found[1] + used[found[2]], svg)
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: 'DejaVu Sans', sans-serif", svg)
     svg = re.sub(r"(font: [^;\"]*?px )[^;\"]*", r"\1'DejaVu Sans', sans-serif", svg)

@@ -39,9 +39,9 @@ KEPT = ("h200/report-photographs.html",)
 PAGES = {
     "h200/report.html": ("reference", ("gpu_decoding", "tensor_cache", "hybrid_gpu"), 3),
     "h200/report-feed.html": ("reference", ("feed",), 1),
-    "h200/report-peers.html": ("reference", ("peers",), 5),
+    "h200/report-peers.html": ("reference", ("peers",), 6),
     "h200/report-accelerated_vit.html": ("reference", ("accelerated_vit", "inference"), 2),
-    "h200/report-photographs.html": ("reference", ("photographs",), 5),
+    "h200/report-photographs.html": ("reference", ("photographs",), 6),
     "h200/report-notebook.html": ("notebook", ("notebook",), 6),
     "h200/report-accuracy.html": ("accuracy", ("accuracy",), 3),
     "h100_cuda12/report-notebook.html": ("notebook", ("notebook",), 6),

@@ -326,7 +326,7 @@ def test_only_six_repeats_are_called_faster_or_slower(page, claims):
     text = (REPOSITORY / page).read_text()
     ours = [claim for claim in claims if claim.page == page]
     for said in re.finditer(r"(?:[^\n]+\n)+", text):
-        if re.search(r"\b(?:faster|slower)\b[^.:]*\bthan\b", said[0]):
+        if re.search(r"\b(?:faster|slower)\b[^.:]*\bthan\b|times as fast as\b", said[0]):
             inside = [one for one in ours if said.start() <= one.spans(text)[0][0] < said.end()]
             compared = [number for claim in inside for number in claim.numbers]
             assert compared, said[0]
@@ -342,6 +342,23 @@ def test_other_settings_than_the_texts_have_are_found(column, value):
 
     with pytest.raises(ValueError, match="change the sentence"):
         list(headline.shares_by_loader(Changed(published_results())))
+
+
+def test_only_pairs_of_one_block_make_a_cell_faster():
+    of = headline.Published(published_results())
+    cells = of.photographs("resnet18", "H200").query("cores_asked == 16")
+    own, reader, dali = (
+        headline.the(cells, loader=name) for name in ("cuda_jpeg", "dali_gpu_reader", "dali_gpu")
+    )
+    pairs = own["repeats"].merge(reader["repeats"], on="repeat")
+    ratios = sorted(pairs["images_per_s_x"] / pairs["images_per_s_y"])
+    found = headline.times_as_fast(of, own, reader)
+    assert found.shown == [round(ratio, 1) for ratio in (sum(ratios[2:4]) / 2, ratios[0], ratios[-1])]
+    assert (found.n, len(found.records)) == (6, 12)
+    apart = reader["repeats"].assign(started_at="2026-01-01T00:00:00+00:00")
+    for one, other in ((reader, dali), (dali, own), (own, {**reader, "repeats": apart})):
+        with pytest.raises(ValueError, match="change the sentence"):
+            headline.times_as_fast(of, pd.Series(one), pd.Series(other))
 
 
 def test_a_sentence_that_a_page_no_longer_has_is_named(claims):

@@ -12,6 +12,7 @@ import measure
 import page_numbers
 import pandas as pd
 import publish
+import published
 import pytest
 import record_fixtures as made
 from config_fixtures import merged, small
@@ -335,7 +336,7 @@ def test_only_six_repeats_are_called_faster_or_slower(page, claims):
 
 @pytest.mark.parametrize(("column", "value"), [("n_repeats", 2), ("precision", "fp16"), ("batch_size", 128)])
 def test_other_settings_than_the_texts_have_are_found(column, value):
-    class Changed(headline.Published):
+    class Changed(published.Published):
         def _cells(self, experiment, node):
             cells = super()._cells(experiment, node)
             return cells.assign(**{column: cells[column].where(cells["loader"] != "host_cache", value)})
@@ -345,20 +346,20 @@ def test_other_settings_than_the_texts_have_are_found(column, value):
 
 
 def test_only_pairs_of_one_block_make_a_cell_faster():
-    of = headline.Published(published_results())
+    of = published.Published(published_results())
     cells = of.photographs("resnet18", "H200").query("cores_asked == 16")
     own, reader, dali = (
-        headline.the(cells, loader=name) for name in ("cuda_jpeg", "dali_gpu_reader", "dali_gpu")
+        published.the(cells, loader=name) for name in ("cuda_jpeg", "dali_gpu_reader", "dali_gpu")
     )
     pairs = own["repeats"].merge(reader["repeats"], on="repeat")
     ratios = sorted(pairs["images_per_s_x"] / pairs["images_per_s_y"])
-    found = headline.times_as_fast(of, own, reader)
+    found = published.times_as_fast(of, own, reader)
     assert found.shown == [round(ratio, 1) for ratio in (sum(ratios[2:4]) / 2, ratios[0], ratios[-1])]
     assert (found.n, len(found.records)) == (6, 12)
     apart = reader["repeats"].assign(started_at="2026-01-01T00:00:00+00:00")
     for one, other in ((reader, dali), (dali, own), (own, {**reader, "repeats": apart})):
         with pytest.raises(ValueError, match="change the sentence"):
-            headline.times_as_fast(of, pd.Series(one), pd.Series(other))
+            published.times_as_fast(of, pd.Series(one), pd.Series(other))
 
 
 def test_a_sentence_that_a_page_no_longer_has_is_named(claims):
@@ -367,6 +368,6 @@ def test_a_sentence_that_a_page_no_longer_has_is_named(claims):
 
 
 def test_tables_of_several_machines_have_each_repeat_once():
-    cells = headline.Published(published_results()).cells("photographs", "h200")
+    cells = published.Published(published_results()).cells("photographs", "h200")
     assert isinstance(cells, pd.DataFrame)
     assert cells["cell_id"].is_unique

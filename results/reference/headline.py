@@ -26,7 +26,6 @@ DALI, MEMORY = "docs/guide/dali.md", "docs/guide/memory.md"
 SHARE, TIMES = "N % (N to N)", "N to N times"
 OURS = {"resident", "host_cache", "replay", "cuda_jpeg"}  # each of the others decodes in every epoch
 
-
 ROWS = {  # page -> the loaders of its table of shares, and where n of its columns is
     README: (
         "resident host_cache cuda_jpeg dali_gpu_reader dali_gpu torchvision_cuda ffcv dataloader_workers",

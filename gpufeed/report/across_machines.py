@@ -22,9 +22,6 @@ COLUMNS = [
     "experiment", "cell_id", "machine", "precision", "ceiling_share", "against_ceiling", "n_repeats",
     "ceiling_n_repeats",
 ]  # fmt: skip
-CEILING_COLUMNS = [
-    "machine", "experiment", "cell_id", "precision", "images_per_s", *tables.THROUGHPUT[1:3], "n_repeats",
-]  # fmt: skip
 MARKS = {"below": "", "not distinguishable": " ~", "above": " ^", "disturbed": " !", BUSY: " ?"}
 LEGEND = (
     "Shares are of the same machine's own limit (replay), medians over n repeats. ~: its range touches that "
@@ -35,7 +32,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Across:
-    """shares: COLUMNS, a row a pipeline and machine. ceilings: CEILING_COLUMNS, a row a ceiling.
+    """shares: COLUMNS, a row a pipeline and machine. ceilings: the cells that are one.
 
     without: machine -> number of its pipelines that have no ceiling measured on the same work there.
     """
@@ -64,10 +61,7 @@ def across(folders: Iterable[str | Path], experiments: Iterable[str] = ()) -> Ac
             "finished repeats of a pipeline and of loader replay with the same work, on the same machine",
             "measure the experiment's replay cells too",
         )
-    ceilings = cells[cells["loader"].map(tables.is_ceiling).astype(bool)]
-    shares = shares[COLUMNS].reset_index(drop=True)
-    ceilings = ceilings[CEILING_COLUMNS].reset_index(drop=True)
-    return Across(shares, ceilings, without.to_dict())
+    return Across(shares[COLUMNS], cells.drop(pipelines.index), without.to_dict())
 
 
 def text(found: Across) -> str:
@@ -123,7 +117,7 @@ def _ceilings(found: Across) -> tuple[list[str], list[list[str]], list[int]]:
     """Return the table of limits: headings, one row a limit of one machine, and right-aligned columns."""
     names = _names(found)
     rows = [
-        [names[row["machine"]], f"{count(row['images_per_s'])}", f"{row['n_repeats']}", row["precision"],
+        [names[row["machine"]], count(row["images_per_s"]), str(row["n_repeats"]), row["precision"],
          f"{row['experiment']}/{row['cell_id']}"]
         for _, row in found.ceilings.iterrows()
         if row["machine"] in names

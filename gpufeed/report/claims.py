@@ -3,6 +3,7 @@
 import pandas as pd
 
 from gpufeed.report import tables, wording
+from gpufeed.report.load_records import grouped
 from gpufeed.report.significance import standing
 from gpufeed.report.verdicts import BASELINE, NEVER, Verdict, epoch_start, speed
 from gpufeed.system.statistics import overlap
@@ -115,14 +116,11 @@ def _judge_sweep(sweep: pd.DataFrame, column: str, low: int, high: int, measured
 def guide_claims(cells: pd.DataFrame) -> list[Verdict]:
     """Return a verdict on the guide's batch size for each machine, by its sweep with the most sizes."""
     pipelines = tables.pipelines(tables.measured(cells))
-    found: dict[str, pd.DataFrame] = {}
     equal = [name for name in tables.IDENTITY + tables.SETTINGS if name not in ("cell_id", "batch_size")]
-    for _, sweep in pipelines.groupby(equal, dropna=False, sort=False):
-        machine = wording.machine(sweep)
-        if len(sweep) > len(found.get(machine, [])) and len(sweep) > 1:
-            found[machine] = sweep.sort_values("batch_size")
+    sweeps = [rows for _, rows in pipelines.groupby(equal, dropna=False, sort=False) if len(rows) > 1]
     verdicts = []
-    for machine, sweep in found.items():
+    for machine, found in grouped(sweeps, wording.machine).items():
+        sweep = max(found, key=len).sort_values("batch_size")
         first, sizes = sweep.iloc[0], ", ".join(map(str, sweep["batch_size"]))
         with_ = f"augment {first['augment']}, {first['precision']}, trainer {first['trainer']}"
         measured = f"{sizes} images a batch ({first['loader']}, {with_})"

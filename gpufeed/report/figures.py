@@ -63,12 +63,12 @@ def workers(cells: pd.DataFrame) -> Figure:
     One panel a setting (loader, prefetching, pinning, persistence), the other settings held at
     their most frequent value.
     """
-    swept = [rows for rows in tables.tasks(cells) if _sweep(rows) is not None]
-    sweeps = [_sweep(rows) for rows in style.most(swept)]
-    if not sweeps:
+    swept = [rows for rows in tables.tasks(cells) if _sweep(rows)]
+    if not swept:
         return style.sentence_figure(
             "Nothing to draw: no task of this experiment has finished cells with three worker counts or more."
         )
+    sweeps = [_sweep(rows) for rows in style.most(swept)]
     with style.look():
         heights = [0.8 + 2.9 * len(settings) for _, settings in sweeps]
         figure = Figure(figsize=(style.WIDTH_IN, sum(heights)), layout="constrained")
@@ -237,10 +237,8 @@ def _sweep(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]] | None:
     with_workers = ours[ours["workers"] > 0]
     if with_workers.empty or ours["workers"].nunique() < 3:
         return None
-    settings = [
-        setting for setting in tables.SWEPT if tables.held(with_workers, setting)[setting].nunique() > 1
-    ]
-    return ours, ["loader", *(setting for setting in settings if setting != "loader")]
+    varied = [name for name in tables.SWEPT[1:] if tables.held(with_workers, name)[name].nunique() > 1]
+    return ours, ["loader", *varied]
 
 
 def _sweep_block(block: SubFigure, rows: pd.DataFrame, settings: list[str]) -> None:
@@ -282,11 +280,8 @@ def _setting_bars(axis: Axes, held: pd.DataFrame, setting: str, workers: int) ->
 
 
 def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, rows: pd.DataFrame) -> None:
-    for number, value in enumerate(sorted(held[setting].dropna().unique())):
-        line = (
-            held[held[setting] == value].sort_values("images_per_s").drop_duplicates("workers", keep="last")
-        )
-        line = line.sort_values("workers")
+    fastest = held.sort_values("images_per_s").drop_duplicates([setting, "workers"], keep="last")
+    for number, (value, line) in enumerate(fastest.sort_values("workers").groupby(setting)):
         look, name = style.line(number), SWEPT_WORDS[setting](value)
         axis.errorbar(
             line["workers"].to_numpy(float), line["images_per_s"].to_numpy(float), yerr=style.whiskers(line),

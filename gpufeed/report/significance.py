@@ -15,7 +15,6 @@ from gpufeed.system.statistics import (
     ENOUGH_FOR_INTERVAL,
     FASTER,
     SAME,
-    SLOWER,
     Ratio,
     difference,
     paired_ratio,
@@ -71,10 +70,9 @@ def paired_repeats(records: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     ours = ours[(ours["started_at"] - ours["started_at_other"]).abs() <= BLOCK * SLACK]
     twice = [ours.duplicated(["place", "repeat", start], keep=False) for start in STARTS]
     ours = ours[~(twice[0] | twice[1])]
-    in_order = [rows for _, rows in ours.groupby("place", sort=False) if _one_run(rows)]
+    ours = ours.groupby("place").filter(_one_run)
     columns = {"images_per_s": "rate", "images_per_s_other": "other"}
-    found = pd.concat(in_order) if in_order else ours.iloc[:0]
-    return found.rename(columns=columns)[["place", "repeat", *columns.values()]].reset_index(drop=True)
+    return ours.rename(columns=columns)[["place", "repeat", *columns.values()]].reset_index(drop=True)
 
 
 STARTS = ("started_at", "started_at_other")
@@ -127,10 +125,6 @@ class Standing:
     @property
     def ahead(self) -> bool:
         return self.how in (FASTER, ABOVE)
-
-    @property
-    def behind(self) -> bool:
-        return self.how in (SLOWER, BELOW)
 
     @property
     def bounds(self) -> tuple[float, float]:

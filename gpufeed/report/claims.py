@@ -90,7 +90,9 @@ def _judge_workers(rows: pd.DataFrame) -> tuple[str, str]:
     counts = sweep["workers"].astype(int).tolist()
     if not counts:
         return OPEN, "No free-running cell was measured."
-    measured = f"{', '.join(map(str, counts))} workers{_cores(sweep.iloc[0])}"
+    measured = f"{', '.join(map(str, counts))} workers"
+    if not pd.isna(cores := sweep["cores"].iloc[0]):
+        measured += f" on {wording.plural(int(cores), 'CPU core')}"
     return _judge_sweep(sweep, "workers", WORKERS_FROM, WORKERS_TO, measured)
 
 
@@ -136,10 +138,6 @@ def _sweep(free: pd.DataFrame) -> pd.DataFrame:
     # what is not a setting of the workers (the number of steps) may still differ: the most repeats count
     swept = swept.sort_values(["n_repeats", "images_per_s"], ascending=False).drop_duplicates("workers")
     return swept.sort_values("workers")
-
-
-def _cores(row: pd.Series) -> str:
-    return "" if pd.isna(row["cores"]) else f" on {wording.plural(int(row['cores']), 'CPU core')}"
 
 
 def _judge_wait(rows: pd.DataFrame) -> tuple[str, str]:

@@ -1,13 +1,12 @@
 """Two runs, cell by cell: images/s of side A over those of side B, regressions first."""
 
-import json
 from dataclasses import dataclass
 
 import pandas as pd
 
-from gpufeed.core.cells import without_later
 from gpufeed.report import comparable, significance
 from gpufeed.report.load_records import AXES, grouped, timed
+from gpufeed.report.tables import as_in_names
 from gpufeed.report.wording import machine
 from gpufeed.system.statistics import FASTER, FEW, SAME, SLOWER, UNLIKE, Ratio, difference
 
@@ -49,8 +48,7 @@ def _by_settings(cells: dict[tuple[str, str], pd.DataFrame]) -> dict[tuple, tupl
 
 def _settings(row: pd.Series) -> tuple:
     values = [row[name] for name in SAME_SETTINGS]
-    hyper = without_later({"hyper": json.loads(row["hyper"])})  # as the digest in a name has it
-    return *(None if pd.isna(value) else value for value in values), json.dumps(hyper, sort_keys=True)
+    return *(None if pd.isna(value) else value for value in values), as_in_names(row["hyper"])
 
 
 def matched_machines(

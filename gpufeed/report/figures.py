@@ -111,10 +111,8 @@ def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
             rows.assign(label=wording.labels(rows), task=wording.task(rows)) for rows in panels[:MOST_ROWS]
         )
         shared, names = wording.split_shared((together["task"] + ", " + together["label"]).tolist())
-        lines = [*textwrap.wrap(shared, style.TITLE_LETTERS)]
-        lines += [*textwrap.wrap(machine, style.TITLE_LETTERS), *_slower(left_out)]
         named = [name or label for name, label in zip(names, together["label"], strict=True)]
-        together = together.assign(label=named, title="\n".join(lines))
+        together = together.assign(label=named, title=_title(shared, machine, left_out))
         found.append(together.sort_values("images_per_s", ascending=False))
     return found
 
@@ -139,15 +137,15 @@ def _height(rows: pd.DataFrame) -> float:
 
 def panel_title(rows: pd.DataFrame) -> str:
     """Return task and machine of a panel's rows, and how many pipelines are not drawn."""
-    width = style.TITLE_LETTERS
-    lines = textwrap.wrap(wording.task(rows), width) + textwrap.wrap(wording.machine(rows), width)
-    return "\n".join([*lines, *_slower(rows["left_out"].iloc[0])])
+    return _title(wording.task(rows), wording.machine(rows), rows["left_out"].iloc[0])
 
 
-def _slower(left_out: int) -> list[str]:
-    """Return the line of a title on what is not drawn; nothing if all is drawn."""
+def _title(task: str, machine: str, left_out: int) -> str:
+    """Return both in lines as wide as a panel, and a line on what is not drawn, if anything is not."""
     slower = "1 slower one is" if left_out == 1 else f"{left_out:,} slower ones are"
-    return [f"(fastest settings only; {slower} in the table)"] if left_out else []
+    told = [f"(fastest settings only; {slower} in the table)"] if left_out else []
+    wrapped = (textwrap.fill(text, style.TITLE_LETTERS) for text in (task, machine) if text)
+    return "\n".join([*wrapped, *told])
 
 
 def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:

@@ -138,8 +138,8 @@ def _counts(table: pd.DataFrame) -> dict[str, int]:
 
 def _class_folders(folders: Mapping[str, str], datasets: Iterable[str]) -> dict[str, str]:
     """Return dataset -> its class folders, for the user's own folders that exist here."""
-    ways = {name: paste.class_folders(folders[name]) for name in folders.keys() & {*datasets}}
-    return {name: way for name, way in ways.items() if way}
+    ours = folders.keys() & {*datasets}
+    return {name: way for name in ours if (way := paste.class_folders(folders[name]))}
 
 
 def _section(name, plan_info, found, table, cells, steps, folders) -> dict:
@@ -242,7 +242,8 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: 
         drawn["workers"] = [figures.workers(cells)]
     learned = {"learning": learning.draw(cells, epochs)}
     # rates of which none compares with another come after what was learned
-    drawn = drawn | learned if _compared(cells) else learned | drawn
+    compared = any(map(verdicts.compares, tables.tasks(cells)))
+    drawn = drawn | learned if compared else learned | drawn
     found = {"throughput": verdicts.disturbance(cells), "breakdown": verdicts.shared_cores(cells)}
     found["throughput"] += f" {verdicts.other_steps_of(cells)}"
     found["learning"] = learning.difference(cells, epochs)
@@ -256,16 +257,11 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: 
     return pictures
 
 
-def _compared(cells: pd.DataFrame) -> bool:
-    """Return whether any task compares anything."""
-    return any(verdicts.compares(rows) for rows in tables.tasks(cells))
-
-
 def _headline_first(cells: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the cells of the headlines' tasks, then the others; all at once if none compares."""
-    if not _compared(cells):
-        return [cells]
     groups = list(tables.tasks(cells))
+    if not any(map(verdicts.compares, groups)):
+        return [cells]
     chosen = verdicts.headlines(groups)
     parts = (
         [rows for number, rows in enumerate(groups) if (number in chosen) == ahead] for ahead in (True, False)

@@ -99,19 +99,19 @@ def plot_sweep(paths: Paths, *outs: str | Path) -> None:
 
 def plot_ceilings(paths: Paths, *outs: str | Path) -> None:
     """Write the table and the figure of ceilings."""
-    found = [found for _, found in _usable(record.CEILINGS.read, paths)]
+    found = _usable(record.CEILINGS.read, paths)
     write((ceilings_rows.table(found), ceilings.draw_epochs(found)), outs)
 
 
 def plot_inference(paths: Paths, *outs: str | Path) -> None:
     """Write the table and the figure of models in use."""
-    found = [found for _, found in _usable(record.INFERENCE.read, paths)]
+    found = _usable(record.INFERENCE.read, paths)
     write((inference.table(found), inference.draw(found)), outs)
 
 
 def plot_confusion(path: str | Path, out: str | Path) -> None:
     """Write the figure of one evaluation; without a matrix it says why in a sentence."""
-    drawn = [confusion.draw(found) for _, found in _usable(confusion.read, [path])]
+    drawn = [confusion.draw(found) for found in _usable(confusion.read, [path])]
     write(drawn or [style.sentence_figure("Nothing to draw: the evaluation cannot be used.")], [out])
 
 
@@ -209,12 +209,12 @@ def missing_lines(found: find_results.Found, plan_info: Mapping) -> str:
     return "\n".join(lines)
 
 
-def _usable(read: Callable[[str | Path], Any], paths: Paths) -> list[tuple[str | Path, Any]]:
-    """Return (path, document) of each usable document; the others are logged, and named on the page."""
+def _usable(read: Callable[[str | Path], Any], paths: Paths) -> list:
+    """Return the usable documents; the others are logged, and named on the page."""
     found = []
     for path in paths:
         try:
-            found.append((path, read(path)))
+            found.append(read(path))
         except GpufeedError as error:
             logger.warning("left out: %s", one_line(error))
     return found

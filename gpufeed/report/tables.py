@@ -124,19 +124,18 @@ WHOLE = (
 )  # fmt: skip
 # What a row has beside the columns of a file.
 UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked", "images_from", "settings", "leaking"]
+AS_ASKED = ("batch_size_asked", "cores_asked", "settings")
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
 REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "machine", "node"]
+# What a task and a ceiling have in common.
+SAME_WORK = [
+    "experiment", "dataset", "model", "trainer", "precision", "batch_size", "synchronise", "overrides",
+    "device", "devices", "nodes", "cores_asked", "hardware", "stack", "torch",
+]  # fmt: skip
 # The same work on the device, whatever brings the samples: what `replay` bounds.
-SAME_CEILING = [
-    "experiment", "dataset", "augment", "model", "trainer", "precision", "batch_size", "channels_last",
-    "cuda_graphs", "compile", "synchronise", "overrides", "hyper", "device", "devices", "nodes",
-    "cores_asked", "hardware", "stack", "torch",
-]  # fmt: skip
+SAME_CEILING = [*SAME_WORK, "augment", "channels_last", "cuda_graphs", "compile", "hyper"]
 # The same training task: pipelines within it compete. `augmented` is added by `tasks`.
-SAME_TASK = [
-    "experiment", "dataset", "augmented", "recipe", "model", "trainer", "precision", "batch_size",
-    "synchronise", "overrides", "device", "devices", "nodes", "cores_asked", "hardware", "stack", "torch",
-]  # fmt: skip
+SAME_TASK = [*SAME_WORK, "augmented", "recipe"]
 BATCH_COLUMNS = {name: f"{name.removesuffix('_ms').title()}(ms)" for name in PHASES[:4]}
 
 
@@ -186,22 +185,20 @@ def _split(overrides: object) -> list[str]:
 def _cell_row(rows: pd.DataFrame) -> dict:
     done = rows[rows["status"] == "done"]
     first, counted = (done if len(done) else rows).iloc[0], timed(done)
-    row = {column: first[column] for column in [*IDENTITY, *SETTINGS]}
+    row = {column: first[column] for column in [*IDENTITY, *SETTINGS, *AS_ASKED]}
     row |= {measure: pd.to_numeric(done[measure]).median() for measure in MEASURES}
-    ranged = {name: summarise(pd.to_numeric(done[name])) for name in RANGED}
-    for name, found in ranged.items():
-        row |= {name: found["median"], f"{name}_min": found["min"], f"{name}_max": found["max"]}
+    for name in RANGED:
+        found = summarise(done[name])
+        row |= {name: found["median"]} | {f"{name}_{end}": value for end, value in found.items()}
     return row | {
-        "n_repeats": ranged["images_per_s"]["n"],
-        **{f"images_per_s_{end}": ranged["images_per_s"][end] for end in ("ci95_low", "ci95_high")},
-        "epoch_start_n": ranged["epoch_start_s"]["n"],
+        "n_repeats": row["images_per_s_n"],
+        "epoch_start_n": row["epoch_start_s_n"],
         "epoch_batches": pd.to_numeric(done["epoch_batches"]).max(),  # a whole number, of any repeats
         "status": _status(rows["status"]),
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
         "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
         "images_from": " or ".join(words for words in done["images_from"].dropna().unique() if words),
         "repeats": counted[REPEAT],
-        **{name: first[name] for name in ("batch_size_asked", "cores_asked", "settings")},
         **{name: int(counted[name].sum()) for name in MARKS},
         "others_cpu_share_max": pd.to_numeric(counted["others_cpu_share"]).max(),
         "commit": wording.commits(rows),
@@ -223,24 +220,23 @@ def is_ceiling(loader: object) -> bool:
 
 
 def _with_ceiling(table: pd.DataFrame) -> pd.DataFrame:
-    alike = table.assign(hyper=table["hyper"].map(_as_in_names))
+    alike = table.assign(hyper=table["hyper"].map(as_in_names))
     replays = alike[table["loader"].map(is_ceiling).astype(bool) & table["images_per_s"].notna()]
     bounds = {key: _ceiling(rows) for key, rows in replays.groupby(SAME_CEILING, dropna=False)}
-    keys = list(alike[SAME_CEILING].itertuples(index=False, name=None))
-    found = pd.DataFrame([bounds.get(key, {}) for key in keys], columns=CEILING, index=table.index)
-    table[CEILING] = found.astype(float)
+    own = [bounds.get(key, {}) for key in alike[SAME_CEILING].itertuples(index=False, name=None)]
+    table[CEILING] = pd.DataFrame(own, columns=CEILING, index=table.index).astype(float)
     table["ceiling_n_repeats"] = table["ceiling_n_repeats"].astype("Int64")
-    table["ceiling_repeats"] = [bounds.get(key, {}).get("repeats") for key in keys]
+    table["ceiling_repeats"] = [bound.get("repeats") for bound in own]
     table["ceiling_share"] = table["images_per_s"] / table["ceiling_images_per_s"]
     table["against_ceiling"] = [
-        "" if is_ceiling(row["loader"]) or key not in bounds else against_ceiling(row, bounds[key])
-        for key, (_, row) in zip(keys, table.iterrows(), strict=True)
+        against_ceiling(row, bound) if bound and not is_ceiling(row["loader"]) else ""
+        for bound, (_, row) in zip(own, table.iterrows(), strict=True)
     ]
     return table
 
 
 @cache
-def _as_in_names(hyper: object) -> object:
+def as_in_names(hyper: object) -> object:
     """Return hyper-parameters (JSON) as cell ids have them, without later fields at their old value."""
     if not isinstance(hyper, str):
         return hyper

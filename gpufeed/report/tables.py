@@ -18,9 +18,6 @@ from gpufeed.system.statistics import BUSY, FAR, FEW_PERCENT, WIDE, summarise
 EPOCH_MEASURES = ["epoch_start_share", "within_epoch_images_per_s", "epoch_batches"]
 # A longer epoch of N images takes at least its start + N / the steady rate. Of a cell: medians over repeats.
 RATES = ("steady_images_per_s", "epoch_start_s")
-RATE_COLUMNS = [
-    *(f"{name}{end}" for name in RATES for end in ("", "_min", "_max")), "epoch_start_n",
-]  # fmt: skip
 FEWEST_STEPS = 8  # of an epoch: the first half of fewer is over before what was loaded ahead is used up
 
 
@@ -114,8 +111,9 @@ CEILING = [
     "ceiling_train_ms",
 ]  # fmt: skip
 CELL_COLUMNS = [
-    *IDENTITY, *SETTINGS, "cores_asked", "status", "sentence", "n_repeats", *THROUGHPUT, *RATE_COLUMNS,
-    *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max",
+    *IDENTITY, *SETTINGS, "cores_asked", "status", "sentence", "n_repeats", *THROUGHPUT,
+    *(f"{name}{end}" for name in RATES for end in ("", "_min", "_max")), "epoch_start_n", *CEILING,
+    "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max",
     "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "disturbed", "others_cpu_share_max",
     "measured_again", "commit", "variant",
 ]  # fmt: skip

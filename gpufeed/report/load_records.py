@@ -38,7 +38,7 @@ COLUMNS = [
     "source", "device",
     "hardware", "stack", "torch", "node", "machine", "cpu", "cores", "gpu", "driver", "os", "python",
     "memory_gib", "versions", "software", "commit", "dirty",
-    "images_per_s", "wait_share", *PHASES, "warmup", "warmup_steps", "epoch_s",
+    "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
     "engines_share",
     "fell_back_share", "fell_back_to", "images_from", "telemetry", "phases", "resumed", "others_cpu_share",
@@ -226,6 +226,7 @@ def _times(record: Record) -> dict:
     return row | {
         "images_per_s": record.throughput["images_per_s"],
         "wait_share": record.throughput["wait_share"],
+        "steps_n": record.steps["n"],
         "warmup": record.warmup["policy"],
         "warmup_steps": record.warmup["steps"],
         "epoch_s": pd.Series([epoch["epoch_s"] for epoch in later], dtype=float).median(),

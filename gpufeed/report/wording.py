@@ -155,7 +155,8 @@ def setting(feature: str, value: object, loader: str) -> str:
 
 
 def _plain_label(loader: object, count: int, share: float) -> str:
-    parts = [str(loader)]
+    loader = str(loader)
+    parts = [loader]
     if not pd.isna(share):
         parts.append(f"{share:.0%} of the files for JPEG engines" if share else "without JPEG engines")
     parts += [workers(loader, count)] if count else []
@@ -176,7 +177,11 @@ def task(rows: pd.DataFrame) -> str:
     CUDA graphs and compiling are said where most rows have them; `labels` names those that differ.
     """
     first = rows.iloc[0]
-    parts = [f"{first['model']} on {first['dataset']}, {first['precision']}, batch {first['batch_size']}"]
+    parts = [
+        f"{first['model']} on {first['dataset']}",
+        str(first["precision"]),
+        f"batch {first['batch_size']}",
+    ]
     crops = RECIPES[first["recipe"]].does
     parts += [crops] if crops else []
     parts += [] if crops and first["augment"] == "none" else [augmented(first["augment"])]

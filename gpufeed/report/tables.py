@@ -29,9 +29,8 @@ def epoch_starts(records: pd.DataFrame, steps: pd.DataFrame | None) -> pd.DataFr
     epoch_batches: steps of its longest epoch. RATES: see `two_numbers`. steps: as `read_steps` makes it; None
     for none.
     """
-    columns = ["path", *EPOCH_MEASURES, *RATES]
     if steps is None or steps.empty:
-        return pd.DataFrame({name: pd.Series(dtype=object) for name in columns})
+        return pd.DataFrame(columns=["path", *EPOCH_MEASURES, *RATES], dtype=object)
     rows = steps.merge(records[["path", "warmup_steps"]].dropna(), on="path")
     by_epoch = rows.groupby(["path", "epoch"])["step"]
     rows = rows.assign(starts=rows["step"] == by_epoch.transform("min"), length=by_epoch.transform("size"))

@@ -58,9 +58,7 @@ def named(rows: Sequence[Mapping]) -> list[tuple[str, Mapping]]:
             for row in rows
         ]
     )
-    names = wording.labels(
-        cells.reindex(columns=[*cells.columns, *(set(wording.FEATURES) - set(cells.columns))])
-    )
+    names = wording.labels(cells.reindex(columns=cells.columns.union([*wording.FEATURES])))
     pairs = zip(names, rows, strict=True)
     return sorted(
         pairs, key=lambda pair: (ceilings_verdict.busy(pair[1]), -pair[1]["shares"]["au"]["median"])

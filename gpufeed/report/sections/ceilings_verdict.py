@@ -129,14 +129,10 @@ def undecided(found: Mapping[str, Any]) -> str:
     )
 
 
-def device(found: Mapping[str, Any]) -> str:
-    """Return what trains, in words."""
-    return {"cuda": "GPU", "cpu": "CPU"}.get(found["resolved"]["device"], "device")
-
-
 def waits(found: Mapping[str, Any]) -> str:
     share = max(0.0, found["shares"]["wait"]["median"])
-    return f"the {device(found)} waits {wording.percent(share)} of the epoch"
+    device = {"cuda": "GPU", "cpu": "CPU"}.get(found["resolved"]["device"], "device")
+    return f"the {device} waits {wording.percent(share)} of the epoch"
 
 
 def start(found: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ a step is gpufeed.models.vit_cost's. Only models whose cost is known there have 
 
 import json
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import pandas as pd
 from gpufeed.core import record
 from gpufeed.models import vit_cost
 from gpufeed.report import tables, wording
-from gpufeed.report.load_records import read_documents
+from gpufeed.report.load_records import grouped, read_documents
 
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # of a benchmark's dtype
 ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -70,11 +71,11 @@ def described(of: Ceilings, cells: pd.DataFrame, own_records: pd.DataFrame) -> d
         & measured["loader"].isin(LOADERS)
     ]
     rows = [found for _, row in ours.iterrows() if (found := against(row, facts.get(row["cell_id"]), of))]
-    rows.sort(key=lambda row: (*(row[key] for key in SAME), row["step_ms"]))
+    rows.sort(key=itemgetter(*SAME, "step_ms"))
     return {
         "title": f"{of.hardware}, torch {of.torch}, {of.precision}: {of.tflop_per_s:,.0f} TFLOP/s in a large "
         f"matrix product, {of.gb_per_s:,.0f} GB/s in a large copy",
-        "sentences": [sentence(best) for best in fastest(rows)],
+        "sentences": [sentence(same[0]) for same in grouped(rows, itemgetter(*SAME)).values()],
         "rows": rows,
     }
 
@@ -109,14 +110,8 @@ def against(row: pd.Series, facts: Mapping | None, of: Ceilings) -> dict | None:
 
 def settings(row: pd.Series) -> str:
     """Return what distinguishes the cell from others of its model, dataset and batch size, in words."""
-    parts = [row["loader"], *(wording.FEATURES[name](row[name]) for name in ("cuda_graphs", "compile"))]
-    return ", ".join([*parts, *([row["variant"]] if row["variant"] else [])])
-
-
-def fastest(rows: list[dict]) -> list[dict]:
-    """Return the first row of each model, dataset and batch size."""
-    first = {tuple(row[key] for key in SAME): row for row in reversed(rows)}
-    return list(first.values())[::-1]
+    step = [wording.FEATURES[name](row[name]) for name in wording.OF_THE_STEP]
+    return ", ".join(filter(None, [row["loader"], *step, row["variant"]]))
 
 
 def sentence(row: Mapping) -> str:

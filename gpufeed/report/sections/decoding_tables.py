@@ -105,6 +105,12 @@ def measured(points: pd.DataFrame) -> pd.DataFrame:
     return points[(points["status"] == "done") & (points["n"] > 0)]
 
 
+def usual(points: pd.DataFrame) -> pd.DataFrame:
+    """Return those of `measured` with a warm page cache and the batch size of all image sizes."""
+    rows = measured(points)
+    return rows[(rows["cache"] == "warm") & rows["main"].astype(bool)]
+
+
 def machines(points: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the points of each machine, or of several alike nodes (SAME_MACHINE): no others compare."""
     return [rows for _, rows in points.groupby(SAME_MACHINE, sort=False, dropna=False)]

@@ -127,8 +127,7 @@ def table(measurements: Iterable[Mapping]) -> pd.DataFrame:
             "commit": commit,
         }
         rows.append(head | (flat(found) if found["status"] == "done" else {}))
-    frame = pd.DataFrame(rows)
-    return frame.reindex(columns=[*HEAD, *(name for name in frame.columns if name not in HEAD)])
+    return pd.DataFrame(rows, columns=None if rows else HEAD)
 
 
 def flat(found: Mapping) -> dict[str, Any]:

@@ -125,9 +125,10 @@ def calls(rows: Rows, folders: Mapping[str, str]) -> list[tuple[str, str]]:
         cell = {"devices": 1, "nodes": 1, **one["cell"], "device": one["resolved"]["device"]}
         cell["workers"] = one["resolved"].get("workers", cell["workers"])
         cell |= one["resolved"].get("tuned", {})
-        folder = folders.get(cell["dataset"])
-        found.append((name, paste.script(cell, one["dataset"].get("cache"), folder)))
-    return [(name, text) for name, text in found if text is not None]
+        text = paste.script(cell, one["dataset"].get("cache"), folders.get(cell["dataset"]))
+        if text is not None:
+            found.append((name, text))
+    return found
 
 
 def how(rows: Rows) -> str:

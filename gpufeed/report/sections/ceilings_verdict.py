@@ -196,11 +196,8 @@ def named(stage: str, found: Mapping[str, Any]) -> str:
     """Return a stage, with its worker processes or threads if there are any."""
     loader = found["cell"]["loader"]
     count = workers_of(found["cell"], found["resolved"], found["environment"])
-    return (
-        f"{stage} in {wording.workers(loader, count, 'worker process', 'worker processes')}"
-        if count
-        else stage
-    )
+    by = wording.workers(loader, count, "worker process", "worker processes") if count else ""
+    return f"{stage} in {by}" if count else stage
 
 
 def au(found: Mapping[str, Any]) -> str:

@@ -87,8 +87,7 @@ def saved(rows: pd.DataFrame, total: str) -> Saved:
 
 def medians(rows: pd.DataFrame) -> pd.DataFrame:
     """Return median, min and max over the repeats of each column of times; index: pipeline, in order."""
-    times = [*PARTS.values(), OWN]
-    return rows.groupby("pipeline", sort=False)[times].agg(["median", "min", "max"])
+    return rows.groupby("pipeline", sort=False)[[*PARTS.values(), OWN]].agg(["median", "min", "max"])
 
 
 def sentence(found: Saved) -> str:

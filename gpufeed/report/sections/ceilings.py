@@ -46,15 +46,15 @@ def whole(cells: pd.DataFrame) -> pd.DataFrame:
 
 def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.DataFrame:
     """Return one row a document of ceilings: dataset, loader, status, when and on what machine."""
-    read = [found for name in experiments for found in documents_of(paths, name).by_unit.values()]
     rows = [
         {
-            **{name: found["cell"][name] for name in ("dataset", "loader")},
-            **{name: found[name] for name in ("status", "finished_at")},
+            **{key: found["cell"][key] for key in ("dataset", "loader")},
+            **{key: found[key] for key in ("status", "finished_at")},
             **machine_of(found["cell"], found["resolved"], found["environment"]),
             "warmup": WARM_UP if found["status"] == "done" else None,
         }
-        for found in read
+        for name in experiments
+        for found in documents_of(paths, name).by_unit.values()
     ]
     return pd.DataFrame(rows, columns=None if rows else ["dataset", "loader", "status", "finished_at"])
 

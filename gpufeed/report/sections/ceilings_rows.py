@@ -158,8 +158,7 @@ def headline(rows: Rows) -> str:
     name, found = rows[0]
     au, rate = wording.tenths(found["shares"]["au"]["median"]), wording.count(speed(found)["median"])
     sentence = ceilings_verdict.of(found).sentence
-    beside = "".join((standing(rows), faster(rows)))
-    return f"{name}: AU {au}, {rate} images/s{beside}. {wording.capital(sentence)}"
+    return f"{name}: AU {au}, {rate} images/s{standing(rows)}{faster(rows)}. {wording.capital(sentence)}"
 
 
 def standing(rows: Rows) -> str:

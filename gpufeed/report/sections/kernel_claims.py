@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from gpufeed.core.plan_kernels import STEPS
 from gpufeed.report import claims
@@ -35,16 +36,12 @@ class Claim:
     answer: str
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """A number with the range that quartiles give it."""
 
     value: float
     low: float
     high: float
-
-    def words(self, say: Callable[[float], str]) -> str:
-        return f"{say(self.value)} ({say(self.low)} to {say(self.high)})"
 
 
 def augment_claims(done: AugmentRows, titles: Mapping[str, str]) -> list[Claim]:
@@ -61,8 +58,7 @@ def augment_claims(done: AugmentRows, titles: Mapping[str, str]) -> list[Claim]:
         found.append(judged(claim, line, times, "{:.1f} times".format, TIMES_LIBRARIES))
     fused, chain = (done.get(("one_pass", name, FEW, SIZE)) for name in ("fused", "chain"))
     claim = f"fused over the chain, a call with its launches, batch {FEW} of {SIZE} px"
-    known = fused and chain
-    said = f"{chain['call_ms'] / fused['call_ms']:.1f} times as fast" if known else MISSING
+    said = f"{chain['call_ms'] / fused['call_ms']:.1f} times as fast" if fused and chain else MISSING
     return [*found, Claim(claim, "", said, "")]
 
 
@@ -101,7 +97,8 @@ def judged(
     """Judge the claim that a number lies between low and high."""
     if not found:
         return Claim(claim, line, MISSING, MISSING)
-    return Claim(claim, line, found.words(say), claims.judged(found.low, found.high, low, high))
+    words = f"{say(found.value)} ({say(found.low)} to {say(found.high)})"
+    return Claim(claim, line, words, claims.judged(found.low, found.high, low, high))
 
 
 WORKS = {

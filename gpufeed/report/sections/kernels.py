@@ -22,7 +22,7 @@ def section(paths: Iterable[str | Path], experiment: str, plan: Mapping | None) 
         return None
     machines = []
     for _, found in documents.found:
-        family = FAMILIES[found["settings"].get("family", AUGMENT)]  # older versions measured augments only
+        family = family_of(found)
         if found["sentence"]:
             documents.add_trouble(found["status"], "", found["sentence"])
         told = {(row["status"], trouble(row, family)) for row in found["rows"] if row["sentence"]}
@@ -33,6 +33,11 @@ def section(paths: Iterable[str | Path], experiment: str, plan: Mapping | None) 
             title = wording.measured_on(found["environment"])
             machines.append({"title": title, "intro": family.INTRO, **family.shown(found, lines, prefix)})
     return {"machines": machines, **documents.lacking}
+
+
+def family_of(found: dict):
+    """Return the module that shows a benchmark; older versions measured augments only."""
+    return FAMILIES[found["settings"].get("family", AUGMENT)]
 
 
 def trouble(row: dict, family) -> str:

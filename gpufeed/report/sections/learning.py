@@ -222,10 +222,9 @@ def _curves(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame, measure: str) 
         look, every = style.line(row["look"]), max(1, len(values) // MARKS)
         # each curve's markers begin elsewhere, so that they do not cover each other where the curves agree
         marks = (place * every // len(rows), every)
-        axis.plot(values.index + 1, values["median"], ms=4, lw=1.2, markevery=marks, **look)
-        axis.fill_between(
-            values.index + 1, values["min"], values["max"], color=look["color"], alpha=0.12, lw=0
-        )
+        x = values.index + 1
+        axis.plot(x, values["median"], ms=4, lw=1.2, markevery=marks, **look)
+        axis.fill_between(x, values["min"], values["max"], color=look["color"], alpha=0.12, lw=0)
     axis.set(xlabel="epoch", ylabel=MEASURES[measure])
     if measure == "train_loss":  # the first panel of its task
         axis.set_title(panel_title(rows))

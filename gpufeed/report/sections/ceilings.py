@@ -6,7 +6,6 @@ One figure shows where a steady epoch of each cell goes, the other how fast each
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -21,10 +20,11 @@ from gpufeed.report import downloads, style, wording
 from gpufeed.report.comparison_text import piped
 from gpufeed.report.load_records import Documents, machine_of, read_documents
 from gpufeed.report.sections import ceilings_rows, ceilings_verdict
-from gpufeed.report.sections.ceilings_rows import LIMITS, SIDES, groups, limits, parts, table
+from gpufeed.report.sections.ceilings_rows import LIMITS, SIDES, Rows, groups, limits, parts, table
 from gpufeed.report.tables import CELL_COLUMNS
 
 WARM_UP = "an epoch or more of each side before the pairs, not counted"
+Task = tuple[str, Rows]  # title, and rows as `groups` gives them
 COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Input only", "Verdict")
 
 
@@ -46,15 +46,15 @@ def whole(cells: pd.DataFrame) -> pd.DataFrame:
 
 def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.DataFrame:
     """Return one row a document of ceilings: dataset, loader, status, when and on what machine."""
-    read = [found for name in experiments for found in documents_of(paths, name).by_unit.values()]
     rows = [
         {
-            **{name: found["cell"][name] for name in ("dataset", "loader")},
-            **{name: found[name] for name in ("status", "finished_at")},
+            **{key: found["cell"][key] for key in ("dataset", "loader")},
+            **{key: found[key] for key in ("status", "finished_at")},
             **machine_of(found["cell"], found["resolved"], found["environment"]),
             "warmup": WARM_UP if found["status"] == "done" else None,
         }
-        for found in read
+        for name in experiments
+        for found in documents_of(paths, name).by_unit.values()
     ]
     return pd.DataFrame(rows, columns=None if rows else ["dataset", "loader", "status", "finished_at"])
 
@@ -86,7 +86,7 @@ def section(
     }
 
 
-def task(title: str, rows: Sequence[tuple[str, Mapping]], folders: Mapping[str, str]) -> dict:
+def task(title: str, rows: Rows, folders: Mapping[str, str]) -> dict:
     """Return table and headline of one task. rows: as `groups` returns them, the highest AU first.
 
     headline: the answer of an experiment whose ceilings are there before its repeats.
@@ -118,19 +118,20 @@ def markdown(lines: Sequence[Mapping]) -> str:
     return piped(COLUMNS, rows, range(1, len(COLUMNS) - 1))
 
 
-def calls(rows: Sequence[tuple[str, Mapping]], folders: Mapping[str, str]) -> list[tuple[str, str]]:
+def calls(rows: Rows, folders: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return (name, script to paste that loads as it did) for each row."""
     found = []
     for name, one in rows:
         cell = {"devices": 1, "nodes": 1, **one["cell"], "device": one["resolved"]["device"]}
         cell["workers"] = one["resolved"].get("workers", cell["workers"])
         cell |= one["resolved"].get("tuned", {})
-        folder = folders.get(cell["dataset"])
-        found.append((name, paste.script(cell, one["dataset"].get("cache"), folder)))
-    return [(name, text) for name, text in found if text is not None]
+        text = paste.script(cell, one["dataset"].get("cache"), folders.get(cell["dataset"]))
+        if text is not None:
+            found.append((name, text))
+    return found
 
 
-def how(rows: Sequence[tuple[str, Mapping]]) -> str:
+def how(rows: Rows) -> str:
     """Return how the numbers of a table were taken."""
     pairs = sorted({len(found["pairs"]) for _, found in rows})
     epochs = sorted({found["segment"]["epochs"] for _, found in rows})
@@ -228,39 +229,34 @@ EPOCHS_CAPTION = (
 
 def draw_epochs(measurements: Sequence[Mapping]) -> Figure:
     """Draw where a steady epoch of each pipeline goes: a panel a task, of those that are done."""
-    tasks = groups(measurements).items()
-    drawn = [Bars(title, rows, [parts(found) for _, found in rows]) for title, rows in tasks]
-    seen = {name for bars in drawn for name in bars.visible}
+    drawn = list(groups(measurements).items())
+    seen = {name for _, rows in drawn for name in _visible(rows)}
     looks = [look for name, look in LOOKS.items() if name in seen]
     legend = {"handles": style.patches(looks), "ncols": 2, "fontsize": 8.5}
     more = 0.1 + 0.2 * -(-len(looks) // 2)
 
-    def height(bars: Bars) -> float:
-        return style.rows_in(name for name, _ in bars.rows)
+    def height(task: Task) -> float:
+        return style.rows_in(name for name, _ in task[1])
 
     return style.panels(drawn, _epochs_panel, height, NOTHING, more, legend, BARS_HEAD_IN)
 
 
-class Bars(NamedTuple):
-    """The panel of a task. split: the parts of each bar."""
-
-    title: str
-    rows: Sequence[tuple[str, Mapping]]
-    split: list[dict[str, float]]
-
-    @property
-    def longest(self) -> float:
-        return max(sum(part.values()) for part in self.split)
-
-    @property
-    def visible(self) -> set[str]:
-        return {name for part in self.split for name in part if part[name] > VISIBLE * self.longest}
+def _longest(rows: Rows) -> float:
+    """Return the seconds of the longest epoch."""
+    return max(sum(parts(found).values()) for _, found in rows)
 
 
-def _epochs_panel(axis: Axes, bars: Bars) -> None:
+def _visible(rows: Rows) -> set[str]:
+    """Return the parts that can be seen in some bar of a panel."""
+    least = VISIBLE * _longest(rows)
+    return {name for _, found in rows for name, seconds in parts(found).items() if seconds > least}
+
+
+def _epochs_panel(axis: Axes, task: Task) -> None:
+    title, rows = task
     words = []
-    for y, ((who, found), seconds) in enumerate(zip(bars.rows, bars.split, strict=True)):
-        left = 0.0
+    for y, (who, found) in enumerate(rows):
+        seconds, left = parts(found), 0.0
         for name, (colour, hatch, _) in LOOKS.items():
             if seconds[name] > 0:
                 bar = {"color": colour, "hatch": hatch, "edgecolor": "white", "lw": 0.6, "zorder": 2}
@@ -269,9 +265,9 @@ def _epochs_panel(axis: Axes, bars: Bars) -> None:
                 left += seconds[name]
         share = found["shares"]["au"]["median"]
         words.append(f"AU {wording.tenths(share)}, {ceilings_verdict.of(found).kind}")
-    style.rows(axis, [name for name, _ in bars.rows], words)
-    axis.set(xlim=(0, bars.longest * 1.02), xlabel="seconds of an epoch, mean over the pairs")
-    axis.set_title(style.title(bars.title))
+    style.rows(axis, [name for name, _ in rows], words)
+    axis.set(xlim=(0, _longest(rows) * 1.02), xlabel="seconds of an epoch, mean over the pairs")
+    axis.set_title(style.title(title))
     axis.grid(axis="x", zorder=0)
 
 
@@ -291,14 +287,14 @@ def draw_speeds(measurements: Sequence[Mapping]) -> Figure:
     """Draw images/s against AU: a panel a task, of those with several pipelines if there are any."""
     drawn = groups(measurements)
     drawn = {title: rows for title, rows in drawn.items() if len(rows) > 1} or drawn
-    return style.panels(list(drawn.items()), _speeds_panel, _speeds_height, NOTHING)
+
+    def height(task: Task) -> float:
+        return AXES_HEAD_IN + AXES_IN + NAME_IN * len(task[1])
+
+    return style.panels(list(drawn.items()), _speeds_panel, height, NOTHING)
 
 
-def _speeds_height(task: tuple[str, Sequence]) -> float:
-    return AXES_HEAD_IN + AXES_IN + NAME_IN * len(task[1])
-
-
-def _speeds_panel(axis: Axes, task: tuple[str, Sequence[tuple[str, Mapping]]]) -> None:
+def _speeds_panel(axis: Axes, task: Task) -> None:
     title, rows = task
     axis.set_title(style.title(title))
     for number, (name, found) in enumerate(rows):

@@ -58,9 +58,7 @@ def named(rows: Sequence[Mapping]) -> list[tuple[str, Mapping]]:
             for row in rows
         ]
     )
-    names = wording.labels(
-        cells.reindex(columns=[*cells.columns, *(set(wording.FEATURES) - set(cells.columns))])
-    )
+    names = wording.labels(cells.reindex(columns=cells.columns.union([*wording.FEATURES])))
     pairs = zip(names, rows, strict=True)
     return sorted(
         pairs, key=lambda pair: (ceilings_verdict.busy(pair[1]), -pair[1]["shares"]["au"]["median"])
@@ -129,8 +127,7 @@ def table(measurements: Iterable[Mapping]) -> pd.DataFrame:
             "commit": commit,
         }
         rows.append(head | (flat(found) if found["status"] == "done" else {}))
-    frame = pd.DataFrame(rows)
-    return frame.reindex(columns=[*HEAD, *(name for name in frame.columns if name not in HEAD)])
+    return pd.DataFrame(rows, columns=None if rows else HEAD)
 
 
 def flat(found: Mapping) -> dict[str, Any]:
@@ -161,8 +158,7 @@ def headline(rows: Rows) -> str:
     name, found = rows[0]
     au, rate = wording.tenths(found["shares"]["au"]["median"]), wording.count(speed(found)["median"])
     sentence = ceilings_verdict.of(found).sentence
-    beside = "".join((standing(rows), faster(rows)))
-    return f"{name}: AU {au}, {rate} images/s{beside}. {wording.capital(sentence)}"
+    return f"{name}: AU {au}, {rate} images/s{standing(rows)}{faster(rows)}. {wording.capital(sentence)}"
 
 
 def standing(rows: Rows) -> str:

@@ -68,15 +68,12 @@ def answers(cells: pd.DataFrame) -> list[Verdict]:
     """Return a verdict a model on how many cores each loader needs; none if cores were not varied."""
     au = "AU (accelerator utilization, compute-only over end-to-end time)"
     fed = f"Fed: an {au} of {FED * 100:.0f} % or more."
-    return [
-        Verdict(f"{title(panel)}; {wording.machine(panel)}", sentence(panel), lead(panel), (fed,))
-        for panel in measured(cells)
-    ]
+    return [Verdict(title(panel), sentence(panel), lead(panel), (fed,)) for panel in measured(cells)]
 
 
 def title(panel: pd.DataFrame) -> str:
-    """Return what a panel trains, without the cores."""
-    return wording.task(panel.iloc[:1].assign(cores_asked=0, variant=""))
+    """Return what a panel trains, without the cores, and on what machine."""
+    return f"{wording.task(panel.iloc[:1].assign(cores_asked=0, variant=''))}; {wording.machine(panel)}"
 
 
 def fewest(panel: pd.DataFrame) -> dict[str, int | None]:
@@ -181,7 +178,7 @@ def table(panel: pd.DataFrame) -> dict:
     rows = {(row["loader_name"], int(row["cores_asked"])): row for _, row in panel.iterrows()}
     names = sorted(nearest(panel), key=lambda name: found[name] or float("inf"))
     return {
-        "title": f"{title(panel)}; {wording.machine(panel)}",
+        "title": title(panel),
         "cores": cores,
         "steps": by_cores(panel, "step_limit") if panel["step_limit"].nunique() > 1 else "",
         "rows": [
@@ -216,7 +213,7 @@ def _height(panel: pd.DataFrame) -> float:
 
 
 def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
-    axis.set_title(style.title(f"{title(panel)}; {wording.machine(panel)}"))
+    axis.set_title(style.title(title(panel)))
     cores = sorted(panel["cores_asked"].astype(int).unique())
     top = max(1.05, panel["high"].max() * 1.02)
     ends = []

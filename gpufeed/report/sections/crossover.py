@@ -89,10 +89,8 @@ def say_worth(worth: tuple[str, float] | None) -> str:
 
 def sizes(points: pd.DataFrame) -> list[Size]:
     """Return the image sizes of a machine's points, ascending; warm page cache and usual batch size only."""
-    rows = decoding_tables.measured(points)
-    rows = rows[(rows["cache"] == "warm") & rows["main"].astype(bool)]
     found = []
-    for (side, dataset), ours in rows.groupby(["side", "dataset"], sort=True):
+    for (side, dataset), ours in decoding_tables.usual(points).groupby(["side", "dataset"], sort=True):
         gpu, cpu, strips, strips_cpu = (ours[ours["kind"] == kind] for kind in KINDS)
         on_gpu = bool((strips["device"] == "cuda").any())
         most = int(strips["cores"].max()) if len(strips) else 0

@@ -206,8 +206,8 @@ def _series(rows: pd.DataFrame, found: list[Size]) -> list[tuple[list[tuple[floa
 
 def _gpu_series(rows: pd.DataFrame) -> list[tuple[list[tuple[float, Rate]], str, dict]]:
     """Return the series of each GPU decoder, the slowest first."""
-    ours = decoding_tables.measured(rows)
-    ours = ours[(ours["kind"] == "gpu") & (ours["cache"] == "warm") & ours["main"].astype(bool)]
+    ours = decoding_tables.usual(rows)
+    ours = ours[ours["kind"] == "gpu"]
     speed = ours.groupby("decoder")["megapixels_per_s"].mean().sort_values(ascending=False)
     drawn = []
     for rank, decoder in enumerate(speed.index):

@@ -34,13 +34,12 @@ def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame
     left out, each with its sentence.
     """
     rows: list[dict] = []
-    troubles: list[dict] = []
+    troubles: list[tuple] = []
     for path in map(Path, paths):
         try:
             sweep = record.DECODING.read(path)
         except GpufeedError as error:
-            sentence = first_line(error.found)
-            troubles.append({"decoder": path.stem, "status": "unusable", "sentence": sentence})
+            troubles.append((path.stem, "unusable", first_line(error.found)))
             continue
         rows += _rows(sweep)
         troubles += _troubles(sweep)
@@ -49,10 +48,9 @@ def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame
 
 
 def _rows(sweep: dict) -> list[dict]:
+    """Return the points of a sweep, with more than COLUMNS."""
     machine = machine_of({}, sweep, sweep["environment"])
-    same = {name: sweep[name] for name in ("experiment", "decoder", "version", "device", "finished_at")}
-    same |= {name: machine[name] for name in ("hardware", "cpu", "node", "machine", *SAME_MACHINE[-3:])}
-    same |= {"kind": _kind(sweep), "gpu": machine["gpu"] and machine["gpu"]["name"]}
+    same = {**machine, **sweep, "kind": _kind(sweep), "gpu": machine["gpu"] and machine["gpu"]["name"]}
     same |= {"node_cores": machine["cores"], "commit": wording.commit(machine["commit"], machine["dirty"])}
     # of each dataset the size that stands for all: it was measured first, on few cores
     usual = {point["dataset"]: point["batch_size"] for point in reversed(sweep["points"])}
@@ -69,12 +67,11 @@ def _kind(sweep: dict) -> str:
 
 
 def _point(point: dict) -> dict:
-    names = ("dataset", "height", "width", "quality", "bytes_per_pixel", "cores", "batch_size", "cache")
     rates = pd.Series(point["images_per_s"], dtype=float)
     mixed = point["height"] is None
     pixels = point["pixels"] if mixed else point["height"] * point["width"]
     images = sum(point["images"])
-    return {name: point[name] for name in (*names, "status", "sentence", "buffers_mib")} | {
+    return point | {
         "side": round(pixels**0.5) if mixed else pixels**0.5,
         "n": len(rates),
         "images_per_s": rates.median(),
@@ -83,11 +80,11 @@ def _point(point: dict) -> dict:
         "megapixels_per_s": rates.median() * pixels / 1e6,
         "evicted_share": pd.Series(point["evicted_share"], dtype=float).median(),
         "fell_back_share": point["fell_back"] / images if images else None,
-        "physical_cores": point.get("physical_cores"),
     }
 
 
-def _troubles(sweep: dict) -> list[dict]:
+def _troubles(sweep: dict) -> list[tuple]:
+    """Return what kept a sweep or its points from rates, as TROUBLE_COLUMNS."""
     found = [(sweep["status"], sweep["sentence"])] if sweep["status"] != "done" else []
     for point in sweep["points"]:
         if point["status"] != "done":
@@ -95,14 +92,18 @@ def _troubles(sweep: dict) -> list[dict]:
             where = f"{point['dataset']}, {point['cache']}, {cores}, batch {point['batch_size']}"
             found.append((point["status"], f"{where}: {point['sentence']}"))
     found += [("left out", sentence) for sentence in sweep["left_out"]]
-    return [
-        {"decoder": sweep["decoder"], "status": status, "sentence": sentence} for status, sentence in found
-    ]
+    return [(sweep["decoder"], *one) for one in found]
 
 
 def measured(points: pd.DataFrame) -> pd.DataFrame:
     """Return the points that have rates."""
     return points[(points["status"] == "done") & (points["n"] > 0)]
+
+
+def usual(points: pd.DataFrame) -> pd.DataFrame:
+    """Return those of `measured` with a warm page cache and the batch size of all image sizes."""
+    rows = measured(points)
+    return rows[(rows["cache"] == "warm") & rows["main"].astype(bool)]
 
 
 def machines(points: pd.DataFrame) -> list[pd.DataFrame]:

@@ -61,7 +61,7 @@ def compared(rows: pd.DataFrame, changes: list[Mapping]) -> list[dict]:
     for change in changes:
         before, after = cell(rows, change["before"]), cell(rows, change["after"])
         if before is not None and after is not None:
-            said = {"change": change["words"], "axis": change["axis"]}
+            said = {"change": change["words"]}
             said |= {"from": value(change, "before", "after"), "to": value(change, "after", "before")}
             found.append({**said, **worth(before, after), "before": numbers(before), "after": numbers(after)})
     return found

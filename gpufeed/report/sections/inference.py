@@ -315,9 +315,7 @@ def draw(measurements: Sequence[Mapping]) -> Figure:
     sizes = sorted({batch for found in drawn for batch in batches(found)})
     with style.look():
         figure = Figure(figsize=(style.WIDTH_IN, sum(heights) + 0.4), layout="constrained")
-        axes = figure.subplots(
-            len(drawn), 2, squeeze=False, gridspec_kw={"height_ratios": heights, "width_ratios": (3, 2)}
-        )
+        axes = figure.subplots(len(drawn), 2, squeeze=False, height_ratios=heights, width_ratios=(3, 2))
         for (left, right), found in zip(axes, drawn, strict=True):
             _draw_throughput(left, found, sizes)
             _draw_latency(right, found)
@@ -355,15 +353,13 @@ def _draw_throughput(axis: Axes, found: Mapping, sizes: Sequence[int]) -> None:
 
 
 def _draw_latency(axis: Axes, found: Mapping) -> None:
-    rows = list(done(found).values())
-    times = [row["latency"]["host_ms"] for row in rows]
+    rows = done(found)
+    times = [row["latency"]["host_ms"] for row in rows.values()]
     middle, high = (np.array([found[end] for found in times]) for end in ("median", "p99"))
     reach = [np.zeros(len(rows)), np.maximum(high - middle, 0)]
     look = {"fmt": "o", "color": style.VERMILION, "ecolor": "black", "capsize": 2, "lw": 1}
     axis.errorbar(middle, range(len(rows)), xerr=reach, **look)
-    said = [
-        f"{row['backend']} {row['precision']}: {row['latency']['host_ms']['median']:.3g} ms" for row in rows
-    ]
+    said = [f"{' '.join(who)}: {found['median']:.3g} ms" for who, found in zip(rows, times, strict=True)]
     style.hint_points(axis, middle, range(len(rows)), said)
     for at, value in enumerate(middle):
         axis.annotate(f"{value:.3g}", (value, at), (0, 4), **style.ABOVE)

@@ -1,7 +1,6 @@
 """The activation of an MLP in the report: who wins at which width, claims, a figure and a table."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -186,4 +185,4 @@ def _value(row: Mapping) -> tuple[float, float, float]:
     """Return (median, low, high) of what a panel shows of a row: its share, or else its TFLOP/s."""
     if row["yardstick"] is None:
         return tuple(row["flops"] / row[f"ms_{end}"] / 1e9 for end in ("median", "q3", "q1"))
-    return astuple(kernel_claims.of_copy(row))
+    return kernel_claims.of_copy(row)

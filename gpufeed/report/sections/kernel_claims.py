@@ -7,6 +7,8 @@ whole range lies on one side of its line.
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from gpufeed.core.plan_kernels import STEPS
 from gpufeed.report import claims
@@ -34,16 +36,12 @@ class Claim:
     answer: str
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """A number with the range that quartiles give it."""
 
     value: float
     low: float
     high: float
-
-    def words(self, say: Callable[[float], str]) -> str:
-        return f"{say(self.value)} ({say(self.low)} to {say(self.high)})"
 
 
 def augment_claims(done: AugmentRows, titles: Mapping[str, str]) -> list[Claim]:
@@ -57,11 +55,10 @@ def augment_claims(done: AugmentRows, titles: Mapping[str, str]) -> list[Claim]:
         times = slower(done, name)
         claim = f"fused over {title}, the same work, batch {BATCH} of {SIZE} px"
         line = f"at least {TIMES_LIBRARIES:g} times as fast"
-        found.append(judged(claim, line, times, TIMES_LIBRARIES, float("inf"), "{:.1f} times".format))
+        found.append(judged(claim, line, times, "{:.1f} times".format, TIMES_LIBRARIES))
     fused, chain = (done.get(("one_pass", name, FEW, SIZE)) for name in ("fused", "chain"))
     claim = f"fused over the chain, a call with its launches, batch {FEW} of {SIZE} px"
-    known = fused and chain
-    said = f"{chain['call_ms'] / fused['call_ms']:.1f} times as fast" if known else MISSING
+    said = f"{chain['call_ms'] / fused['call_ms']:.1f} times as fast" if fused and chain else MISSING
     return [*found, Claim(claim, "", said, "")]
 
 
@@ -69,7 +66,7 @@ def share(done: AugmentRows, by: str, work: str, line: float, title: str) -> Cla
     """Judge a kernel's share of the speed of a copy of the bytes that it moves itself."""
     row = done.get((work, by, BATCH, SIZE))
     claim = f"{title}, batch {BATCH} of {SIZE} px"
-    return judged(claim, f"at least {line:.0%} of copy", of_copy(row), line, float("inf"), "{:.0%}".format)
+    return judged(claim, f"at least {line:.0%} of copy", of_copy(row), "{:.0%}".format, line)
 
 
 def of_copy(row: Mapping | None) -> Measured | None:
@@ -82,11 +79,11 @@ def lead_by_bytes(done: AugmentRows) -> Claim:
     lead = slower(done, "chain")
     claim = f"fused over the chain, batch {BATCH} of {SIZE} px"
     if lead is None:
-        return judged(claim, f"within {WITHIN:.0%} of the ratio of their bytes", None, 0, 0, str)
+        return Claim(claim, f"within {WITHIN:.0%} of the ratio of their bytes", MISSING, MISSING)
     chain, fused = (done["one_pass", name, BATCH, SIZE]["bytes"] for name in ("chain", "fused"))
     ratio = chain / fused
     line = f"{ratio:.1f} times, the ratio of their bytes, within {WITHIN:.0%}"
-    return judged(claim, line, lead, ratio * (1 - WITHIN), ratio * (1 + WITHIN), "{:.1f} times".format)
+    return judged(claim, line, lead, "{:.1f} times".format, ratio * (1 - WITHIN), ratio * (1 + WITHIN))
 
 
 def slower(done: AugmentRows, by: str) -> Measured | None:
@@ -95,12 +92,13 @@ def slower(done: AugmentRows, by: str) -> Measured | None:
 
 
 def judged(
-    claim: str, line: str, found: Measured | None, low: float, high: float, say: Callable[[float], str]
+    claim: str, line: str, found: Measured | None, say: Callable[[float], str], low: float, high: float = inf
 ) -> Claim:
     """Judge the claim that a number lies between low and high."""
     if not found:
         return Claim(claim, line, MISSING, MISSING)
-    return Claim(claim, line, found.words(say), claims.judged(found.low, found.high, low, high))
+    words = f"{say(found.value)} ({say(found.low)} to {say(found.high)})"
+    return Claim(claim, line, words, claims.judged(found.low, found.high, low, high))
 
 
 WORKS = {
@@ -128,11 +126,11 @@ def activation_claims(done: ActivationRows, lines: Iterable[Mapping], columns: S
         if "share" in line:
             yardstick = row["yardstick"] if row else "copy or triad"
             said = f"at least {line['share']:.0%} of {yardstick}"
-            found.append(judged(name, said, of_copy(row), line["share"], float("inf"), "{:.0%}".format))
+            found.append(judged(name, said, of_copy(row), "{:.0%}".format, line["share"]))
         for other, times in line.get("times", {}).items():
             lead = faster(row, done.get((work, form, other, width)))
             said = f"at least {times:g} times as fast as {WHO[other]}"
-            found.append(judged(name, said, lead, times, float("inf"), "{:.2f} times".format))
+            found.append(judged(name, said, lead, "{:.2f} times".format, times))
     return found
 
 

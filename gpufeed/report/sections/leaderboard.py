@@ -10,16 +10,8 @@ from gpufeed.advice import paste
 from gpufeed.report import tables, wording
 from gpufeed.report.comparison_text import piped
 
-# What the page filters by: name of the row's attribute -> (heading, column of the table of cells)
-FACETS = {
-    "loader": ("Loader", "loader"),
-    "augment": ("Augment", "augment"),
-    "model": ("Model", "model"),
-    "dataset": ("Dataset", "dataset"),
-    "precision": ("Precision", "precision"),
-    "device": ("Device", "hardware"),
-    "status": ("Status", "status"),
-}
+# What the page filters by: attributes of a row, after the columns of the table of cells, but for the device.
+FACETS = ("loader", "augment", "model", "dataset", "precision", "device", "status")
 UNKNOWN = "-"
 RATE, TASK, DEVICE = "images/s", "Task", "Device"  # columns
 
@@ -85,7 +77,7 @@ class Board:
     markdown: str
 
     def heading(self, facet: str) -> str:
-        return FACETS[facet][0]
+        return facet.capitalize()
 
     def shown(self, row: Row) -> list[tuple[Column, Field]]:
         """Return the fields of a row that a page shows at first, each with its column."""
@@ -152,7 +144,8 @@ def in_order(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _facets(row: pd.Series) -> dict[str, str]:
-    return {name: str(row[column]) for name, (_, column) in FACETS.items() if not pd.isna(row[column])}
+    values = {**row, "device": row["hardware"]}
+    return {name: str(values[name]) for name in FACETS if not pd.isna(values[name])}
 
 
 def _choices(rows: Sequence[Row]) -> dict[str, list[str]]:

@@ -95,8 +95,6 @@ def between_activations(cells: pd.DataFrame, epochs: pd.DataFrame) -> str:
 
 def _pairs(cells: pd.DataFrame, final: pd.DataFrame) -> Iterator[tuple[tuple[str, str], float, float]]:
     """Yield (two activations, how far apart they are, how far two seeds are) of each pipeline with both."""
-    if final.empty:
-        return
     for rows in tasks(cells):
         for _, same in tables.pipelines(rows).groupby([*SAME_PIPELINE, *SAME_LENGTH], dropna=False):
             losses = final.merge(same[[*tables.IDENTITY, "activation"]], on=tables.IDENTITY)
@@ -121,8 +119,6 @@ def final_losses(epochs: pd.DataFrame) -> pd.DataFrame:
 
 def _comparable(cells: pd.DataFrame, final: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Yield the final losses of each task and length in which two pipelines share a repeat."""
-    if final.empty:
-        return
     for rows in tables.tasks(cells, tables.trained):
         for _, ours in tables.pipelines(rows).groupby(SAME_LENGTH, dropna=False):
             losses = final.merge(ours[tables.IDENTITY], on=tables.IDENTITY)
@@ -226,10 +222,9 @@ def _curves(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame, measure: str) 
         look, every = style.line(row["look"]), max(1, len(values) // MARKS)
         # each curve's markers begin elsewhere, so that they do not cover each other where the curves agree
         marks = (place * every // len(rows), every)
-        axis.plot(values.index + 1, values["median"], ms=4, lw=1.2, markevery=marks, **look)
-        axis.fill_between(
-            values.index + 1, values["min"], values["max"], color=look["color"], alpha=0.12, lw=0
-        )
+        x = values.index + 1
+        axis.plot(x, values["median"], ms=4, lw=1.2, markevery=marks, **look)
+        axis.fill_between(x, values["min"], values["max"], color=look["color"], alpha=0.12, lw=0)
     axis.set(xlabel="epoch", ylabel=MEASURES[measure])
     if measure == "train_loss":  # the first panel of its task
         axis.set_title(panel_title(rows))

@@ -24,7 +24,7 @@ def machine_rows(table: pd.DataFrame) -> list[dict]:
         versions = {name: version for row in rows["versions"] for name, version in row.items()}
         machines.append(
             {
-                **{name: first[name] for name in ("node", "hardware", "device")},
+                **{name: first[name] for name in ("node", "hardware")},
                 "gpu": first["gpu"] if isinstance(first["gpu"], dict) else None,
                 "records": len(rows),
                 "done": int((rows["status"] == "done").sum()),

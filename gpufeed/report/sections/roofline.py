@@ -6,15 +6,15 @@ a step is gpufeed.models.vit_cost's. Only models whose cost is known there have 
 
 import json
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
 from gpufeed.core import record
 from gpufeed.models import vit_cost
 from gpufeed.report import tables, wording
-from gpufeed.report.load_records import read_documents
+from gpufeed.report.load_records import grouped, read_documents
 
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # of a benchmark's dtype
 ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -23,58 +23,40 @@ LOADERS = ("resident", "replay")
 SAME = ["model", "dataset", "batch_size"]
 
 
-class Ceilings(NamedTuple):
-    """What one GPU reached with one torch, in a precision."""
-
-    hardware: str
-    torch: str
-    precision: str
-    tflop_per_s: float
-    gb_per_s: float
-
-
 def section(paths: Iterable[str | Path], cells: pd.DataFrame, own_records: pd.DataFrame) -> list[dict]:
     """Return what the page shows: a dict for each GPU that has ceilings and cells of known cost.
 
     paths: kernel benchmarks, of which those of this experiment are read. cells: as `tables.cells` makes
-    them, own_records: as `read_records`, both of this experiment.
+    them, own_records: as `read_records`, both of this experiment. Damaged benchmarks are reported elsewhere.
     """
     found = [
-        described(of, cells, own_records)
+        described(benchmark, cells, own_records)
         for name in own_records["experiment"].unique()
-        for of in known(paths, name)
+        for _, benchmark in read_documents("kernels", paths, name, record.KERNELS.read).found
+        if benchmark.get("ceilings") and benchmark["environment"]["gpu"]
     ]
     return [machine for machine in found if machine["rows"]]
 
 
-def known(paths: Iterable[str | Path], experiment: str) -> list[Ceilings]:
-    """Return the ceilings in an experiment's benchmarks; damaged ones are reported elsewhere."""
-    found = []
-    for _, benchmark in read_documents("kernels", paths, experiment, record.KERNELS.read).found:
-        reached, environment = benchmark.get("ceilings"), benchmark["environment"]
-        if reached and environment["gpu"]:
-            machine = environment["gpu"]["name"], environment["versions"]["torch"]
-            precision = PRECISIONS[benchmark["settings"]["dtype"]]
-            found.append(Ceilings(*machine, precision, reached["tflop_per_s"], reached["gb_per_s"]))
-    return found
-
-
-def described(of: Ceilings, cells: pd.DataFrame, own_records: pd.DataFrame) -> dict:
+def described(benchmark: Mapping, cells: pd.DataFrame, own_records: pd.DataFrame) -> dict:
     """Return title, sentences and rows of one GPU, the fastest cell of each model and batch size first."""
+    of, environment = benchmark["ceilings"], benchmark["environment"]
+    gpu, torch = environment["gpu"]["name"], environment["versions"]["torch"]
+    precision = PRECISIONS[benchmark["settings"]["dtype"]]
     facts = {row["cell_id"]: row["facts"] for _, row in own_records.iterrows() if has_size(row["facts"])}
     measured = tables.measured(cells)
     ours = measured[
-        (measured["hardware"] == of.hardware)
-        & (measured["torch"] == of.torch)
-        & (measured["precision"] == of.precision)
+        (measured["hardware"] == gpu)
+        & (measured["torch"] == torch)
+        & (measured["precision"] == precision)
         & measured["loader"].isin(LOADERS)
     ]
     rows = [found for _, row in ours.iterrows() if (found := against(row, facts.get(row["cell_id"]), of))]
-    rows.sort(key=lambda row: (*(row[key] for key in SAME), row["step_ms"]))
+    rows.sort(key=itemgetter(*SAME, "step_ms"))
     return {
-        "title": f"{of.hardware}, torch {of.torch}, {of.precision}: {of.tflop_per_s:,.0f} TFLOP/s in a large "
-        f"matrix product, {of.gb_per_s:,.0f} GB/s in a large copy",
-        "sentences": [sentence(best) for best in fastest(rows)],
+        "title": f"{gpu}, torch {torch}, {precision}: {of['tflop_per_s']:,.0f} TFLOP/s in a large matrix "
+        f"product, {of['gb_per_s']:,.0f} GB/s in a large copy",
+        "sentences": [sentence(same[0]) for same in grouped(rows, itemgetter(*SAME)).values()],
         "rows": rows,
     }
 
@@ -84,14 +66,14 @@ def has_size(facts: object) -> bool:
     return isinstance(facts, Mapping) and {"classes", "height", "width"} <= set(facts)
 
 
-def against(row: pd.Series, facts: Mapping | None, of: Ceilings) -> dict | None:
-    """Return a cell beside its floor; None if the cost of its model is unknown."""
+def against(row: pd.Series, facts: Mapping | None, of: Mapping) -> dict | None:
+    """Return a cell beside its floor; None if the cost of its model is unknown. of: a GPU's `ceilings`."""
     options = vit_cost.known(row["model"], json.loads(row["hyper"]).get("model", {}))
     if options is None or facts is None:
         return None
     batch, image = int(row["batch_size"]), (facts["height"], facts["width"])
     works = list(vit_cost.step(options, image, facts["classes"], batch))
-    floor = vit_cost.floor_ms(works, ITEMSIZE[of.precision], of.tflop_per_s, of.gb_per_s)
+    floor = vit_cost.floor_ms(works, ITEMSIZE[row["precision"]], of["tflop_per_s"], of["gb_per_s"])
     step_ms = batch * row["devices"] * row["nodes"] / row["images_per_s"] * 1e3  # each device has its batch
     return {
         **{key: row[key] for key in SAME},
@@ -109,14 +91,8 @@ def against(row: pd.Series, facts: Mapping | None, of: Ceilings) -> dict | None:
 
 def settings(row: pd.Series) -> str:
     """Return what distinguishes the cell from others of its model, dataset and batch size, in words."""
-    parts = [row["loader"], *(wording.FEATURES[name](row[name]) for name in ("cuda_graphs", "compile"))]
-    return ", ".join([*parts, *([row["variant"]] if row["variant"] else [])])
-
-
-def fastest(rows: list[dict]) -> list[dict]:
-    """Return the first row of each model, dataset and batch size."""
-    first = {tuple(row[key] for key in SAME): row for row in reversed(rows)}
-    return list(first.values())[::-1]
+    step = [wording.FEATURES[name](row[name]) for name in wording.OF_THE_STEP]
+    return ", ".join(filter(None, [row["loader"], *step, row["variant"]]))
 
 
 def sentence(row: Mapping) -> str:

@@ -59,9 +59,7 @@ def means(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str]) -
     rows = tables.waited_for(records, steps, ["cell_id", "repeat", *MACHINE])
     rows = rows[rows["cell_id"].isin(of)]
     groups = rows.groupby(["cell_id", "repeat", *MACHINE], dropna=False, sort=False)
-    table = groups[list(PARTS.values())].mean()
-    table["batches"] = groups.size()
-    table = table.reset_index()
+    table = groups[list(PARTS.values())].mean().assign(batches=groups.size()).reset_index()
     table["pipeline"] = table["cell_id"].map(of)
     table[OWN] = table["transfer_ms"] + table["train_ms"]
     order = {name: place for place, name in enumerate(of.values())}
@@ -89,8 +87,7 @@ def saved(rows: pd.DataFrame, total: str) -> Saved:
 
 def medians(rows: pd.DataFrame) -> pd.DataFrame:
     """Return median, min and max over the repeats of each column of times; index: pipeline, in order."""
-    times = [*PARTS.values(), OWN]
-    return rows.groupby("pipeline", sort=False)[times].agg(["median", "min", "max"])
+    return rows.groupby("pipeline", sort=False)[[*PARTS.values(), OWN]].agg(["median", "min", "max"])
 
 
 def sentence(found: Saved) -> str:
@@ -119,21 +116,35 @@ def claim(found: Mapping[str, Saved]) -> str:
     )
 
 
+def compared(rows: pd.DataFrame) -> dict:
+    """Return what page and terminal say of one machine: both means, the time saved, and the claims."""
+    found = {total: saved(rows, total) for total in TOTALS}
+    return {
+        "machine": wording.machine(rows),
+        "batches": int(rows["batches"].iloc[0]),
+        "n": int(found[WHOLE].speedup["n"]),
+        "columns": list(PARTS),
+        "rows": [
+            (pipeline, [f"{row[part, 'median']:.2f}" for part in PARTS.values()])
+            for pipeline, row in medians(rows).iterrows()
+        ],
+        "saved": [sentence(one) for one in found.values()],
+        "claim": claim(found),
+    }
+
+
 def lines(table: pd.DataFrame) -> list[str]:
-    """Return the comparison for a terminal: for each machine both means, the time saved, and the claims."""
+    """Return the comparison for a terminal, one machine after another."""
     said = []
-    for rows in machines(table):
-        said += ["", f"Mean milliseconds of {rows['batches'].iloc[0]} batches; {wording.machine(rows)}"]
-        middle, wide = medians(rows), max(map(len, rows["pipeline"]))
-        said.append(" " * wide + line("", PARTS))
-        for name, row in middle.iterrows():
-            said.append(f"{name:{wide}}" + line("", [float(row[part, "median"]) for part in PARTS.values()]))
-        found = {total: saved(rows, total) for total in TOTALS}
-        second, first = middle.index[1], middle.index[0]
-        n = found[WHOLE].speedup["n"]
-        said += [f'From "{first}" to "{second}", median (range) over n = {n}:']
-        said += ["  " + sentence(one).replace(": ", ":\n    ", 1) for one in found.values()]
-        said += [TOTAL_SAYS, claim(found)]
+    for one in map(compared, machines(table)):
+        names = [name for name, _ in one["rows"]]
+        wide = max(map(len, names))
+        said += ["", f"Mean milliseconds of {one['batches']} batches; {one['machine']}"]
+        said.append(" " * wide + line("", one["columns"]))
+        said += [f"{name:{wide}}" + line("", values) for name, values in one["rows"]]
+        said.append(f'From "{names[0]}" to "{names[1]}", median (range) over n = {one["n"]}:')
+        said += ["  " + text.replace(": ", ":\n    ", 1) for text in one["saved"]]
+        said += [TOTAL_SAYS, one["claim"]]
     return said or [NOTHING]
 
 
@@ -141,30 +152,18 @@ def section(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str],
     """Return the content of the report's section, one dict per machine that has both pipelines."""
     found = []
     for number, rows in enumerate(machines(means(records, steps, pair)) if pair else []):
-        by_total, middle = {total: saved(rows, total) for total in TOTALS}, medians(rows)
         pictures = [
-            style.picture(draw([middle]), f"{name}-both-{number}-{kind}", caption)
+            style.picture(draw([medians(rows)]), f"{name}-both-{number}-{kind}", caption)
             for kind, (draw, caption) in enumerate(zip(BOTH, CAPTIONS, strict=True))
         ]
-        found.append(
-            {
-                "machine": wording.machine(rows),
-                "batches": int(rows["batches"].iloc[0]),
-                "n": int(by_total[WHOLE].speedup["n"]),
-                "columns": list(PARTS),
-                "rows": [
-                    (pipeline, [f"{row[part, 'median']:.2f}" for part in PARTS.values()])
-                    for pipeline, row in middle.iterrows()
-                ],
-                "saved": [sentence(one) for one in by_total.values()],
-                "claim": claim(by_total),
-                "pictures": pictures,
-            }
-        )
+        found.append({**compared(rows), "pictures": pictures})
     return found
 
 
-COLOURS, HATCHES = (style.VERMILION, style.BLUE), ("//", "")
+LOOKS = [  # of the bars of the first pipeline and of the second
+    {"color": colour, "hatch": hatch, "edgecolor": "white", "lw": 0, "zorder": 2}
+    for colour, hatch in ((style.VERMILION, "//"), (style.BLUE, ""))
+]
 WHISKERS = {"ecolor": "black", "capsize": 3, "elinewidth": 1}  # of the bars: values go beyond them
 NOTHING_DRAWN = "Nothing to draw: no machine has a finished repeat of both pipelines."
 
@@ -195,9 +194,8 @@ def _phases(axis, middle: pd.DataFrame) -> None:
     wide, places = 0.38, np.arange(len(PARTS))
     for number, (name, row) in enumerate(middle.iterrows()):
         heights, reach = _medians_and_reach(row, list(PARTS.values()))
-        look = {"color": COLOURS[number], "hatch": HATCHES[number], "edgecolor": "white", "lw": 0}
         at = places + (number - 0.5) * wide
-        bars = axis.bar(at, heights, wide, label=name, zorder=2, yerr=reach, error_kw=WHISKERS, **look)
+        bars = axis.bar(at, heights, wide, label=name, yerr=reach, error_kw=WHISKERS, **LOOKS[number])
         axis.bar_label(bars, [f"{value:.2f}" for value in heights], padding=3, fontsize=8)
         for bar, part, value in zip(bars, PARTS, heights, strict=True):
             style.hint(bar, f"{name}, {part}: {value:.2f} ms")
@@ -211,9 +209,8 @@ def _phases(axis, middle: pd.DataFrame) -> None:
 def _totals(axis, middle: pd.DataFrame) -> None:
     for number, (name, row) in enumerate(middle.iterrows()):
         (value,), reach = _medians_and_reach(row, ["total_ms"])
-        look = {"color": COLOURS[number], "hatch": HATCHES[number], "edgecolor": "white", "lw": 0}
-        bar = axis.barh([number], [value], style.BAR, zorder=2, xerr=reach, error_kw=WHISKERS, **look)
-        style.hint(bar[0], f"{name}: {value:.2f} ms")
+        (bar,) = axis.barh([number], [value], style.BAR, xerr=reach, error_kw=WHISKERS, **LOOKS[number])
+        style.hint(bar, f"{name}: {value:.2f} ms")
     style.rows(axis, middle.index, [f"{value:.2f} ms" for value in middle["total_ms", "median"]])
     axis.set_xlabel("mean total, milliseconds a batch, the wait for data included")
     axis.grid(axis="x", zorder=0)

@@ -15,25 +15,27 @@ def section(paths: Iterable[Path], experiment: str) -> list[dict[str, Any]]:
 
 
 def table(path: Path) -> dict[str, Any]:
-    """Return the table of one tuning; `trouble` says what stopped it."""
+    """Return the table of one tuning; without rows `trouble` says what stopped it."""
     try:
         found = TUNED.read(path)
     except GpufeedError as error:
-        return {"cell": path.stem, "trouble": error.found, "rows": [], "lines": []}
+        return {"cell": path.stem, "trouble": error.found, "rows": []}
     tried, loader = found["tried"], found["cell"]["loader"]
-    said = {"cell": found["cell_id"], "trouble": found["sentence"], "rows": [], "lines": []}
-    if tried:
-        best = tried[0]["images_per_s"]
-        said["lines"] = list(Setting.of(tried[0]).lines(loader, found["cell"]["batch_size"]).values())
-        said |= {"settings": len(found["settings"]), "spent": f"{found['spent_s']:.0f}"}
-    said["rows"] = [
-        {
-            "setting": Setting.of(one).in_words(loader),
-            "rung": one["rung"],
-            "seconds": f"{one['seconds']:.1f}",
-            "rate": f"{one['images_per_s']:,.0f}",
-            "share": f"{one['images_per_s'] / best:.0%}",
-        }
-        for one in tried
-    ]
-    return said
+    if not tried:
+        return {"cell": found["cell_id"], "trouble": found["sentence"], "rows": []}
+    return {
+        "cell": found["cell_id"],
+        "settings": len(found["settings"]),
+        "spent": f"{found['spent_s']:.0f}",
+        "lines": list(Setting.of(tried[0]).lines(loader, found["cell"]["batch_size"]).values()),
+        "rows": [
+            {
+                "setting": Setting.of(one).in_words(loader),
+                "rung": one["rung"],
+                "seconds": f"{one['seconds']:.1f}",
+                "rate": f"{one['images_per_s']:,.0f}",
+                "share": f"{one['images_per_s'] / tried[0]['images_per_s']:.0%}",
+            }
+            for one in tried
+        ],
+    }

@@ -129,10 +129,14 @@ def undecided(found: Mapping[str, Any]) -> str:
     )
 
 
+def device(found: Mapping[str, Any]) -> str:
+    """Return what trains, in words."""
+    return {"cuda": "GPU", "cpu": "CPU"}.get(found["resolved"]["device"], "device")
+
+
 def waits(found: Mapping[str, Any]) -> str:
     share = max(0.0, found["shares"]["wait"]["median"])
-    device = {"cuda": "GPU", "cpu": "CPU"}.get(found["resolved"]["device"], "device")
-    return f"the {device} waits {wording.percent(share)} of the epoch"
+    return f"the {device(found)} waits {wording.percent(share)} of the epoch"
 
 
 def start(found: Mapping[str, Any]) -> str:
@@ -196,8 +200,11 @@ def named(stage: str, found: Mapping[str, Any]) -> str:
     """Return a stage, with its worker processes or threads if there are any."""
     loader = found["cell"]["loader"]
     count = workers_of(found["cell"], found["resolved"], found["environment"])
-    by = wording.workers(loader, count, "worker process", "worker processes") if count else ""
-    return f"{stage} in {by}" if count else stage
+    return (
+        f"{stage} in {wording.workers(loader, count, 'worker process', 'worker processes')}"
+        if count
+        else stage
+    )
 
 
 def au(found: Mapping[str, Any]) -> str:

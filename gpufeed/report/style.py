@@ -265,12 +265,13 @@ def compact(svg: str) -> str:
     def rounded(number: re.Match) -> str:
         return f"{float(number.group()):.2f}".rstrip("0").rstrip(".")
 
+    def numbered(reference: re.Match) -> str:
+        return reference[1] + ids.setdefault(reference[2], f"i{len(ids)}")
+
+    ids: dict[str, str] = {}
     svg = PLACES.sub(lambda found: found[1] + LONG.sub(rounded, found[2]) + '"', svg)
-    used = {
-        name: f"i{n}" for n, name in enumerate(dict.fromkeys(re.findall(r'(?:url\(|href=")#([^")]*)', svg)))
-    }
-    svg = re.sub(r' id="([^"]*)"', lambda found: f' id="{used[found[1]]}"' if found[1] in used else "", svg)
-    svg = re.sub(r'((?:url\(|href=")#)([^")]*)', lambda found: found[1] + used[found[2]], svg)
+    svg = re.sub(r'((?:url\(|href=")#)([^")]*)', numbered, svg)
+    svg = re.sub(r' id="([^"]*)"', lambda found: f' id="{ids[found[1]]}"' if found[1] in ids else "", svg)
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: 'DejaVu Sans', sans-serif", svg)
     svg = re.sub(r"(font: [^;\"]*?px )[^;\"]*", r"\1'DejaVu Sans', sans-serif", svg)

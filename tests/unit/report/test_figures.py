@@ -198,5 +198,6 @@ def test_ids_of_inline_figures_do_not_clash(pipelining):
     one, other = (style.inline_svg(svg, prefix, 'a "title" & more') for prefix in ("one", "other"))
     elements = ([*ET.fromstring(text).iter()] for text in (one, other))
     ids, others = ({element.get("id") for element in each} - {None} for each in elements)
-    assert ids
+    assert ids == {f"one-i{number}" for number in range(len(ids))}
+    assert len(ids) == len(others) > 0
     assert not ids & others
